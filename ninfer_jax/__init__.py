@@ -1,0 +1,4 @@
+"""NInfer's nine persistent tensor formats, exact, in JAX."""
+
+from ninfer_jax.formats import FORMATS as FORMATS
+from ninfer_jax.formats import get_format as get_format
