@@ -1,4 +1,3 @@
 """NInfer's nine persistent tensor formats, exact, in JAX."""
 
-from ninfer_jax.formats import FORMATS as FORMATS
-from ninfer_jax.formats import get_format as get_format
+from ninfer_jax.formats import FORMATS as FORMATS, get_format as get_format

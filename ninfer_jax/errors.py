@@ -1,7 +1,7 @@
 """Every exception that ninfer_jax raises on purpose.
 
-Bad data is a `ValueError`; a combination that is well formed but not implemented is a `NotImplementedError`. Each message
-says what was given, what is allowed and what to do. This module leaves out warnings and exit codes (see `ninfer_jax.cli`).
+Bad data is a `ValueError`; a combination that is well formed but not implemented is a `NotImplementedError`. Each
+message says what was given, what is allowed and what to do. Exit codes are in `ninfer_jax.cli`.
 """
 
 

@@ -1,8 +1,8 @@
 """Planes of the storage layouts: the persistent bytes, shaped for JAX, as pytrees.
 
 A planes tuple holds exactly the bytes of a payload without the zero bytes between planes. NumPy planes are views of a
-payload; JAX planes are what the ops consume. The planes of a direct tensor are its one bare word array. How words become
-planes and planes become bytes is in `ninfer_jax.layouts`.
+payload; JAX planes are what the ops consume. The planes of a direct tensor are its one bare word array. How words
+become planes and planes become bytes is in `ninfer_jax.layouts`.
 """
 
 from typing import NamedTuple

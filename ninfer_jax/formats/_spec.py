@@ -73,7 +73,7 @@ class GroupedFormat:
 
 @dataclass(frozen=True)
 class BlockScaledFormat:
-    """E2M1 codes, one E4M3FN scale per 16 columns, one binary32 divisor: `w = code * scale / d_w` (tensor-formats §3.3)."""
+    """E2M1 codes, one E4M3FN scale per 16 columns, one divisor: `w = code * scale / d_w` (tensor-formats §3.3)."""
 
     category: ClassVar[str] = "block-scaled"
     scale_type: ClassVar[str] = "E4M3FN"
