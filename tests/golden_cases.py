@@ -6,7 +6,7 @@ tests may use it. Arrays are read-only, because every suite shares them.
 
 import json
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -56,13 +56,13 @@ def widen(words: np.ndarray, dtype: str) -> np.ndarray:
     return words.view(np.float16).astype(np.float32) if dtype == "f16" else words.view(np.float32)
 
 
-@lru_cache(maxsize=1)
+@cache
 def index() -> dict:
     """The parsed golden index."""
     return json.loads((GOLDEN / "index.json").read_text(encoding="utf-8"))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _arrays(file: str) -> dict[str, dict[str, np.ndarray]]:
     cases: dict[str, dict[str, np.ndarray]] = {}
     with np.load(GOLDEN / file) as archive:
@@ -90,7 +90,7 @@ def _cases(section: str, format: str | None = None) -> tuple[Case, ...]:
     )
 
 
-@lru_cache(maxsize=None)
+@cache
 def grouped_cases(format: str | None = None) -> tuple[Case, ...]:
     """Cases with `source codes scales payload decoded`, of one grouped format or of all four."""
     return _cases("grouped", format)
@@ -117,7 +117,7 @@ def scale_probe(format: str) -> dict[str, np.ndarray]:
     return _arrays(f"grouped_{format}.npz")["scale_probe"]
 
 
-@lru_cache(maxsize=None)
+@cache
 def direct_cases(format: str | None = None) -> tuple[Case, ...]:
     """Cases with `words payload`; I32 words are int32, and `BF16_all` (not stored in the file) is completed here."""
     cases = []
@@ -133,7 +133,7 @@ def direct_cases(format: str | None = None) -> tuple[Case, ...]:
     return tuple(cases)
 
 
-@lru_cache(maxsize=None)
+@cache
 def nvfp4_cases() -> tuple[Case, ...]:
     """Cases with `codes scales divisor payload decoded`."""
     return _cases("nvfp4", "NVFP4")
@@ -144,7 +144,7 @@ def nvfp4_fail_cases() -> tuple[Case, ...]:
     return _cases("nvfp4_fail", "NVFP4")
 
 
-@lru_cache(maxsize=None)
+@cache
 def fp8_cases() -> tuple[Case, ...]:
     """Cases with `codes scales payload decoded`."""
     return _cases("fp8_row", "FP8_E4M3FN_ROW_BF16S")
@@ -161,7 +161,7 @@ def table(name: str) -> np.ndarray:
         return archive[name]
 
 
-@lru_cache(maxsize=1)
+@cache
 def container_index() -> dict:
     """The parsed index of the containers: `valid` files and `cases` with verdicts."""
     return json.loads((GOLDEN / "containers" / "index.json").read_text(encoding="utf-8"))

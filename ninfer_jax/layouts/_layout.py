@@ -1,0 +1,87 @@
+"""What a layout is: the interface that the four layouts implement, and row selection where rows are one axis.
+
+A layout maps logical words to planes and places the planes in a payload, bit for bit. It never quantizes, converts or
+decodes (storage-layouts). Users go through `ninfer_jax.layouts.pack` and its neighbours, which look the layout up.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+
+from ninfer_jax._typing import AnyArray
+from ninfer_jax.errors import LayoutError
+from ninfer_jax.formats import Format
+from ninfer_jax.layouts._geometry import Geometry
+
+
+class Layout(ABC):
+    """One entry of the closed registry of layouts.
+
+    Attributes:
+        name: registered name.
+        alignment: an object's payload starts at a multiple of this many bytes.
+        formats: canonical names of the formats it can hold.
+        planes_type: the planes tuple, or None where the planes are one bare array.
+        row_axes: for each plane that is split by rows, its row axis.
+    """
+
+    name: ClassVar[str]
+    alignment: ClassVar[int] = 256
+    formats: ClassVar[tuple[str, ...]]
+    planes_type: ClassVar[type | None]
+    row_axes: ClassVar[dict[str, int]]
+
+    @abstractmethod
+    def plan(self, spec: Any, shape: Sequence[int]) -> Geometry:
+        """Check the shape and place the planes of `[N, K]` (or of any shape, for direct formats)."""
+
+    @abstractmethod
+    def pack(self, words: Any, spec: Any) -> Any:
+        """Logical words to planes."""
+
+    @abstractmethod
+    def unpack(self, planes: Any, spec: Any, k: int | None) -> Any:
+        """Planes to logical words of `k` columns."""
+
+    def row_count(self, planes: Any) -> int:
+        """Rows that a planes tuple holds."""
+        name, axis = next(iter(self.row_axes.items()))
+        return getattr(planes, name).shape[axis]
+
+    def slice_rows(self, planes: Any, start: int, stop: int) -> Any:
+        """Rows `[start, stop)` of every plane: views of NumPy planes."""
+        return self._each(planes, lambda plane, axis: plane[(..., slice(start, stop)) + (slice(None),) * (-1 - axis)])
+
+    def gather_rows(self, planes: Any, ids: AnyArray) -> Any:
+        """Rows `ids` of every plane, in that order."""
+        return self._each(planes, lambda plane, axis: take(plane, ids, axis))
+
+    def _each(self, planes: Any, select: Callable[[AnyArray, int], AnyArray]) -> Any:
+        fields = planes._asdict()
+        selected = {
+            name: select(fields[name], axis) for name, axis in self.row_axes.items() if fields[name] is not None
+        }
+        return planes._replace(**selected)
+
+    def __repr__(self) -> str:
+        return f"<layout {self.name} for {', '.join(self.formats)}>"
+
+
+def take(plane: AnyArray, ids: AnyArray, axis: int) -> AnyArray:
+    """`plane[..., ids, ...]` along `axis`, on the host for NumPy planes and on device for JAX planes.
+
+    `gather_rows` has checked concrete ids; traced ids outside the range read the nearest row, because a traced program
+    cannot raise.
+    """
+    if isinstance(plane, np.ndarray) and isinstance(ids, np.ndarray):
+        return np.take(plane, ids, axis=axis)
+    return jnp.take(plane, ids, axis=axis, mode="clip")
+
+
+def check_words(array: AnyArray, dtype: str, what: str, spec: Format) -> None:
+    """Raise LayoutError unless `array` carries words as `dtype`."""
+    if array.dtype != np.dtype(dtype):
+        raise LayoutError(f"{spec.name}: {what} must be {dtype} words, not {array.dtype}; bitcast or cast them first")

@@ -1,0 +1,88 @@
+"""Words to planes and back, and row selections of planes, for any format; all of it runs under `jax.jit`.
+
+Each function looks the layout up and calls it. Nothing here decodes a code or checks that it is legal.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from ninfer_jax._typing import AnyArray
+from ninfer_jax.errors import LayoutError
+from ninfer_jax.formats import Format, get_format
+from ninfer_jax.layouts._registry import layout_of
+from ninfer_jax.planes import Planes
+from ninfer_jax.words import Words
+
+
+def pack(words: Words, format: str | Format) -> Planes:
+    """Logical words to the planes of their layout; the inverse of `unpack`.
+
+    Args:
+        words: words of `format`, with any leading axes before [N, K].
+        format: canonical name or spec.
+
+    Returns:
+        Planes whose padding is zero, with the same leading axes.
+
+    Raises:
+        LayoutError: where dtypes or shapes do not fit the format, or NVFP4 is not whole 128 x 64 tiles.
+    """
+    return layout_of(format).pack(words, get_format(format))
+
+
+def unpack(planes: Planes, format: str | Format, k: int | None = None) -> Words:
+    """Planes to logical words; the inverse of `pack`.
+
+    Args:
+        planes: planes of `format`, with any leading axes.
+        format: canonical name or spec.
+        k: logical columns; needed for the grouped formats, whose rows are padded, and checked for the others.
+
+    Raises:
+        LayoutError: where `k` does not fit the planes.
+    """
+    return layout_of(format).unpack(planes, get_format(format), k)
+
+
+def slice_rows(planes: Planes, format: str | Format, start: int, stop: int) -> Planes:
+    """Planes of rows `[start, stop)`: views of NumPy planes, device slices of JAX planes, never decoded.
+
+    Args:
+        planes: planes of `format`; rows are N of [N, K], or the first axis of a direct tensor.
+        format: canonical name or spec.
+        start: first row.
+        stop: row after the last.
+
+    Raises:
+        LayoutError: where the range is empty or out of bounds, or is not a multiple of 128 NVFP4 rows.
+    """
+    layout = layout_of(format)
+    rows = layout.row_count(planes)
+    if not 0 <= start < stop <= rows:
+        raise LayoutError(f"rows [{start}, {stop}): allowed 0 <= start < stop <= {rows}")
+    return layout.slice_rows(planes, start, stop)
+
+
+def gather_rows(planes: Planes, format: str | Format, ids: AnyArray | Sequence[int]) -> Planes:
+    """Planes of rows `ids`, in that order and with repeats, never decoded.
+
+    Args:
+        planes: planes of `format`.
+        format: canonical name or spec.
+        ids: row numbers, [count]; traced ids are not checked and read the nearest row where out of range.
+
+    Raises:
+        LayoutError: where an id is out of bounds, there are none, or their count is not a multiple of 128 for NVFP4.
+    """
+    layout = layout_of(format)
+    if not isinstance(ids, jax.Array):
+        ids = np.asarray(ids)
+    if ids.ndim != 1 or not ids.size or not np.issubdtype(ids.dtype, np.integer):
+        raise LayoutError(f"row ids of shape {ids.shape} and dtype {ids.dtype}: allowed a nonempty list of integers")
+    if not isinstance(ids, jax.core.Tracer):
+        rows, lowest, highest = layout.row_count(planes), int(ids.min()), int(ids.max())
+        if lowest < 0 or highest >= rows:
+            raise LayoutError(f"row ids from {lowest} to {highest}: allowed 0 to {rows - 1}")
+    return layout.gather_rows(planes, ids)

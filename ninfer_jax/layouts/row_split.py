@@ -1,0 +1,95 @@
+"""`row-split-k128-v1`: grouped formats as a base, a high and a scale plane, rows padded to 128 columns (storage-layouts).
+
+A row's bytes are adjacent in each plane, so any row selection is again a payload. Padding lanes hold code 0 and groups
+wholly past K hold scale 0x0000. Code legality is not checked here (see `ninfer_jax.codecs`).
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import jax.numpy as jnp
+
+from ninfer_jax._typing import AnyArray
+from ninfer_jax.errors import LayoutError
+from ninfer_jax.formats import GroupedFormat
+from ninfer_jax.layouts import _bits
+from ninfer_jax.layouts._geometry import PLANE_ALIGNMENT, Geometry, PlaneSize, check_shape, place, round_up
+from ninfer_jax.layouts._layout import Layout, check_words
+from ninfer_jax.planes import GroupedPlanes
+from ninfer_jax.words import GroupedWords
+
+COLUMN_ALIGNMENT = 128
+_BASE_NBYTES = 32
+_HIGH_NBYTES = {4: 0, 5: 8, 6: 16, 8: 0}
+
+
+def padded_k(k: int) -> int:
+    """`up(k, 128)`: physical columns of a row."""
+    return round_up(k, COLUMN_ALIGNMENT)
+
+
+def groups_per_row(spec: GroupedFormat, k: int) -> int:
+    """`up(k, 128) / group_size`: physical groups of a row, at least the logical `spec.groups(k)`."""
+    return padded_k(k) // spec.group_size
+
+
+class RowSplit(Layout):
+    """Grouped codes and binary16 scales in two or three row-major planes."""
+
+    name: ClassVar[str] = "row-split-k128-v1"
+    formats: ClassVar[tuple[str, ...]] = ("Q4G64_F16S", "Q5G64_F16S", "Q6G64_F16S", "W8G32_F16S")
+    planes_type: ClassVar[type | None] = GroupedPlanes
+    row_axes: ClassVar[dict[str, int]] = {"base": -2, "high": -2, "scales": -2}
+
+    def plan(self, spec: GroupedFormat, shape: Sequence[int]) -> Geometry:
+        """Base plane, high plane at up(., 256) for Q5 and Q6, scale plane at up(., 256)."""
+        n, k = check_shape(spec, shape, range(2, 3))
+        groups = groups_per_row(spec, k)
+        base, high = groups * _BASE_NBYTES, groups * _HIGH_NBYTES[spec.bits]
+        sizes = [PlaneSize("base", "|u1", 1, (n, base), base)]
+        if high:
+            sizes.append(PlaneSize("high", "|u1", 1, (n, high), high, PLANE_ALIGNMENT))
+        sizes.append(PlaneSize("scales", "<u2", 2, (n, groups), 2 * groups, PLANE_ALIGNMENT))
+        return place(spec, self.name, (n, k), n, 1, sizes)
+
+    def pack(self, words: GroupedWords, spec: GroupedFormat) -> GroupedPlanes:
+        """Pad to whole 128-column blocks and split the code bits into base and high planes."""
+        _check(words, spec)
+        k = words.codes.shape[-1]
+        columns = padded_k(k)
+        codes = _pad_last(jnp.asarray(words.codes), columns - k).view(jnp.uint8)
+        scales = _pad_last(jnp.asarray(words.scales), columns // spec.group_size - words.scales.shape[-1])
+        if spec.bits == 8:
+            return GroupedPlanes(codes, None, scales)
+        return GroupedPlanes(_bits.pack_nibbles(codes), _bits.pack_high(codes, spec.bits), scales)
+
+    def unpack(self, planes: GroupedPlanes, spec: GroupedFormat, k: int | None) -> GroupedWords:
+        """Join the planes into signed codes and drop the padding."""
+        columns = planes.scales.shape[-1] * spec.group_size
+        if k is None or padded_k(k) != columns:
+            raise LayoutError(
+                f"{spec.name} planes of {columns} physical columns cannot hold k = {k};"
+                f" k is the logical column count, {columns - COLUMN_ALIGNMENT + 1} to {columns}"
+            )
+        if spec.bits == 8:
+            codes = jnp.asarray(planes.base).view(jnp.int8)
+        else:
+            codes = _bits.unpack_codes(planes.base, planes.high, spec.bits)
+        return GroupedWords(codes[..., :k], jnp.asarray(planes.scales)[..., : spec.groups(k)])
+
+
+def _pad_last(array: AnyArray, count: int) -> AnyArray:
+    return jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, count)]) if count else array
+
+
+def _check(words: GroupedWords, spec: GroupedFormat) -> None:
+    check_words(words.codes, "int8", "codes", spec)
+    check_words(words.scales, "uint16", "scales", spec)
+    if words.codes.ndim < 2:
+        raise LayoutError(f"{spec.name} codes of shape {words.codes.shape}: the layout holds [N, K]; reshape to [1, K]")
+    expected = (*words.codes.shape[:-1], spec.groups(words.codes.shape[-1]))
+    if words.scales.shape != expected:
+        raise LayoutError(
+            f"{spec.name} codes of shape {words.codes.shape} need scales of shape {expected}, one a logical group,"
+            f" not {words.scales.shape}"
+        )
