@@ -1,0 +1,142 @@
+"""Turn a GGUF file of a Llama-architecture model into a Hugging Face style checkpoint directory.
+
+Tensors are dequantized to float32 by the `gguf` package (extra `gguf`) and written as `model.safetensors`, beside a
+`config.json` and a byte-level BPE `tokenizer.json` rebuilt from the file's metadata. Query and key rows, which GGUF
+stores for interleaved rotary lanes, are put back in half-split order. Other architectures and tokenizers are refused.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ninfer_jax.errors import SourceError, UnsupportedError
+
+_LAYER_NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_GLOBAL_NAMES = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
+_CONTROL_TOKEN = 3  # tokenizer.ggml.token_type of a special token
+
+
+def write_checkpoint(gguf_path: str | Path, directory: str | Path) -> Path:
+    """Write `model.safetensors`, `config.json` and `tokenizer.json` of a GGUF file into a directory.
+
+    Args:
+        gguf_path: a GGUF file with `general.architecture = llama`.
+        directory: created when missing; existing files of those names are replaced.
+
+    Returns:
+        The directory.
+
+    Raises:
+        UnsupportedError: the package `gguf` is missing, or the architecture or tokenizer is another one.
+        SourceError: the file cannot be read as GGUF.
+    """
+    try:
+        from gguf import GGUFReader
+        from safetensors.numpy import save_file
+    except ImportError as error:
+        raise UnsupportedError("reading GGUF needs the package 'gguf': pip install 'ninfer-jax[gguf]'") from error
+    try:
+        reader = GGUFReader(str(gguf_path))
+    except (OSError, ValueError, IndexError, KeyError) as error:
+        raise SourceError(f"{Path(gguf_path).name}: not a readable GGUF file: {error}") from error
+    metadata = {name: field.contents() for name, field in reader.fields.items()}
+    if metadata.get("general.architecture") != "llama":
+        raise UnsupportedError(
+            f"{Path(gguf_path).name}: architecture {metadata.get('general.architecture')!r}; only 'llama' is supported"
+        )
+    target = Path(directory)
+    target.mkdir(parents=True, exist_ok=True)
+    config = _config(metadata)
+    save_file(_tensors(reader, config), target / "model.safetensors")
+    (target / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    (target / "tokenizer.json").write_text(_tokenizer(metadata))
+    return target
+
+
+def _config(metadata: dict[str, Any]) -> dict[str, Any]:
+    heads = metadata["llama.attention.head_count"]
+    hidden = metadata["llama.embedding_length"]
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": len(metadata["tokenizer.ggml.tokens"]),
+        "hidden_size": hidden,
+        "intermediate_size": metadata["llama.feed_forward_length"],
+        "num_hidden_layers": metadata["llama.block_count"],
+        "num_attention_heads": heads,
+        "num_key_value_heads": metadata.get("llama.attention.head_count_kv", heads),
+        "head_dim": metadata.get("llama.rope.dimension_count", hidden // heads),
+        "max_position_embeddings": metadata["llama.context_length"],
+        "rope_theta": metadata.get("llama.rope.freq_base", 10000.0),
+        "rms_norm_eps": metadata["llama.attention.layer_norm_rms_epsilon"],
+        "bos_token_id": metadata.get("tokenizer.ggml.bos_token_id"),
+        "eos_token_id": metadata.get("tokenizer.ggml.eos_token_id"),
+    }
+
+
+def _tensors(reader: Any, config: dict[str, Any]) -> dict[str, np.ndarray]:
+    from gguf import dequantize
+
+    heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
+    tensors = {}
+    for tensor in reader.tensors:
+        values = np.asarray(dequantize(tensor.data, tensor.tensor_type), np.float32)
+        parts = tensor.name.split(".")
+        if parts[0] == "blk" and parts[2] in _LAYER_NAMES:
+            name = f"model.layers.{parts[1]}.{_LAYER_NAMES[parts[2]]}.{parts[3]}"
+            if parts[2] in heads:
+                values = _half_split_rows(values, heads[parts[2]])
+        elif tensor.name in _GLOBAL_NAMES:
+            name = _GLOBAL_NAMES[tensor.name]
+        elif tensor.name == "rope_freqs.weight":
+            raise UnsupportedError("the GGUF file scales its rotary frequencies, which is not supported")
+        else:
+            raise UnsupportedError(f"the GGUF file has a tensor {tensor.name!r} outside the Llama architecture")
+        tensors[name] = np.ascontiguousarray(values)
+    return tensors
+
+
+def _half_split_rows(weight: np.ndarray, heads: int) -> np.ndarray:
+    """Rows (i, i + d/2) of a head are adjacent in GGUF; put them d/2 apart again."""
+    rows, columns = weight.shape
+    return weight.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
+def _tokenizer(metadata: dict[str, Any]) -> str:
+    try:
+        from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    except ImportError as error:
+        raise UnsupportedError(
+            "rebuilding the tokenizer needs the package 'tokenizers': pip install 'ninfer-jax[models]'"
+        ) from error
+    kind = (metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre"))
+    if kind != ("gpt2", "smollm"):
+        raise UnsupportedError(f"tokenizer {kind} of the GGUF file; only ('gpt2', 'smollm') is supported")
+    tokens = metadata["tokenizer.ggml.tokens"]
+    merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
+    tokenizer = Tokenizer(models.BPE(vocab={token: index for index, token in enumerate(tokens)}, merges=merges))
+    # Digits are split one by one, then bytes are mapped to printable characters, as this vocabulary was trained.
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(  # pyright: ignore[reportAttributeAccessIssue]
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
+    types = metadata["tokenizer.ggml.token_type"]
+    special = [token for token, kind in zip(tokens, types, strict=True) if kind == _CONTROL_TOKEN]
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    return tokenizer.to_str()
