@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from ninfer_jax._typing import AnyArray
 from ninfer_jax.errors import LayoutError
@@ -81,7 +82,7 @@ def gather_rows(planes: Planes, format: str | Format, ids: AnyArray | Sequence[i
         ids = np.asarray(ids)
     if ids.ndim != 1 or not ids.size or not np.issubdtype(ids.dtype, np.integer):
         raise LayoutError(f"row ids of shape {ids.shape} and dtype {ids.dtype}: allowed a nonempty list of integers")
-    if not isinstance(ids, jax.core.Tracer):
+    if not isinstance(ids, Tracer):
         rows, lowest, highest = layout.row_count(planes), int(ids.min()), int(ids.max())
         if lowest < 0 or highest >= rows:
             raise LayoutError(f"row ids from {lowest} to {highest}: allowed 0 to {rows - 1}")

@@ -1,4 +1,4 @@
-"""`row-split-k128-v1`: grouped formats as a base, a high and a scale plane, rows padded to 128 columns (storage-layouts).
+"""`row-split-k128-v1`: grouped formats in base, high and scale planes, rows padded to 128 columns (storage-layouts).
 
 A row's bytes are adjacent in each plane, so any row selection is again a payload. Padding lanes hold code 0 and groups
 wholly past K hold scale 0x0000. Code legality is not checked here (see `ninfer_jax.codecs`).
