@@ -1,0 +1,1 @@
+"""Benchmarks and compile-only checks; no part of the installed package."""

@@ -1,0 +1,110 @@
+"""What the kernels need to know of a GPU: one record a device, and the record of the device jax sees.
+
+Rates are the vendor's dense peaks for the SXM parts; the roofline lower bounds of `explain` and of the ahead-of-time
+table are computed from them, so a measured time is never below its bound. Leaves out anything a kernel reads off the
+device at run time. Source: the gpu-kernels note and the vendor's data sheets.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import jax
+
+
+@dataclasses.dataclass(frozen=True)
+class Hardware:
+    """A GPU as the heuristics see it.
+
+    Attributes:
+      name: the device kind as jax spells it.
+      compute_capability: (major, minor).
+      sms: streaming multiprocessors.
+      smem_per_block: shared memory one block may opt in to, bytes.
+      smem_per_sm: shared memory of a multiprocessor, bytes.
+      l2_bytes: second level cache, bytes.
+      memory_bytes: device memory, bytes.
+      memory_bandwidth: device memory, bytes per second.
+      bf16_flops: dense bfloat16 matrix rate, operations per second (two a multiply-add).
+      clock_hz: boost clock, cycles per second.
+    """
+
+    name: str
+    compute_capability: tuple[int, int]
+    sms: int
+    smem_per_block: int
+    smem_per_sm: int
+    l2_bytes: int
+    memory_bytes: int
+    memory_bandwidth: float
+    bf16_flops: float
+    clock_hz: float
+
+    @property
+    def capability(self) -> str:
+        """The compute capability as "major.minor"."""
+        return f"{self.compute_capability[0]}.{self.compute_capability[1]}"
+
+    def memory_seconds(self, traffic_bytes: float) -> float:
+        """traffic / bandwidth, the time device memory alone would take."""
+        return traffic_bytes / self.memory_bandwidth
+
+    def tensor_seconds(self, m: int, n: int, k: int) -> float:
+        """2*m*n*k / rate, the time the tensor cores alone would take."""
+        return 2.0 * m * n * k / self.bf16_flops
+
+    def issue_seconds(self, weights: float, instructions_per_weight: float, passes: int = 1) -> float:
+        """weights * instructions * passes / (sms * 128 * clock), the time instruction issue alone would take.
+
+        A multiprocessor has four schedulers, each issuing one instruction for 32 threads a cycle.
+        """
+        return weights * instructions_per_weight * passes / (self.sms * 128 * self.clock_hz)
+
+
+H100 = Hardware(
+    name="NVIDIA H100 80GB HBM3",
+    compute_capability=(9, 0),
+    sms=132,
+    smem_per_block=232448,
+    smem_per_sm=233472,
+    l2_bytes=52428800,
+    memory_bytes=84978434048,
+    memory_bandwidth=3.35232e12,
+    bf16_flops=989.4e12,
+    clock_hz=1.755e9,
+)
+H200 = dataclasses.replace(
+    H100,
+    name="NVIDIA H200",
+    l2_bytes=62914560,
+    memory_bytes=150754820096,
+    memory_bandwidth=4.8e12,
+)
+
+KNOWN_HARDWARE: Mapping[str, Hardware] = MappingProxyType({"h100": H100, "h200": H200})
+
+
+def _capability(text: object) -> tuple[int, int] | None:
+    parts = str(text).split(".")
+    return (int(parts[0]), int(parts[1])) if len(parts) == 2 and all(p.isdigit() for p in parts) else None
+
+
+def visible_hardware() -> Hardware | None:
+    """The record of the first GPU jax sees, or None where there is none.
+
+    A Hopper device that is not listed gets the H100's record under its own name with its own multiprocessor count;
+    any other device gets its name and capability, which is all `unsupported_reason` needs to refuse it.
+    """
+    try:
+        devices = jax.devices("gpu")
+    except RuntimeError:
+        return None
+    if not devices:
+        return None
+    device = devices[0]
+    for known in KNOWN_HARDWARE.values():
+        if known.name == device.device_kind:
+            return known
+    capability = _capability(getattr(device, "compute_capability", ""))
+    sms = getattr(device, "core_count", None) or H100.sms
+    return dataclasses.replace(H100, name=device.device_kind, compute_capability=capability or (0, 0), sms=int(sms))

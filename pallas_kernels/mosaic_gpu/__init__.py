@@ -1,0 +1,1 @@
+"""Mosaic GPU kernels for Hopper. Importable on any supported jax and without a GPU."""

@@ -1,0 +1,121 @@
+"""Weight kinds and launch configurations: closed, frozen, checked where they are made.
+
+A weight kind is what a kernel has to know of a packed weight: how wide a code is, how long a scale group is, how many
+bytes a group takes in each plane. Sizes a launch may use are checked by `DecodeConfig`; a message names the field, its
+value and the values allowed. Leaves out shapes (planes) and the choice of a configuration (each kernel's
+`heuristic_config`). Source: storage-layouts.
+"""
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+
+from pallas_kernels.errors import KernelConfigError, UnsupportedKernelError
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightKind:
+    """How one kind of packed weight is laid out.
+
+    Attributes:
+      name: the key in `WEIGHT_KINDS`.
+      code_bits: bits of a code.
+      group_size: columns that share a scale; 0 where a whole row does.
+      group_bytes: bytes a group takes in the plane of codes (of a 64 column block where rows share a scale).
+      high_bytes: bytes a group takes in the plane of high bits; 0 where there is none.
+      k_multiple: stored columns are padded to a multiple of this.
+      n_multiple: rows are a multiple of this.
+    """
+
+    name: str
+    code_bits: int
+    group_size: int
+    group_bytes: int
+    high_bytes: int
+    k_multiple: int
+    n_multiple: int
+
+    @property
+    def code_plane_bits(self) -> int:
+        """Bits a column takes in the plane of codes: 4 for q5 and q6, whose other bits are in the high plane."""
+        return 8 if self.code_bits == 8 else 4
+
+    def k_padded(self, k: int) -> int:
+        """Columns as stored: k rounded up to `k_multiple`."""
+        return -(-k // self.k_multiple) * self.k_multiple
+
+    def groups(self, k: int) -> int:
+        """Scales a row has: k_padded / group_size, or 1 where a row has one scale."""
+        return self.k_padded(k) // self.group_size if self.group_size else 1
+
+
+def _kinds() -> dict[str, WeightKind]:
+    rows = (
+        WeightKind("q4", 4, 64, 32, 0, 128, 1),
+        WeightKind("q5", 5, 64, 32, 8, 128, 1),
+        WeightKind("q6", 6, 64, 32, 16, 128, 1),
+        WeightKind("w8", 8, 32, 32, 0, 128, 1),
+        WeightKind("nvfp4", 4, 16, 8, 0, 64, 128),
+        WeightKind("fp8", 8, 0, 64, 0, 1, 1),
+    )
+    return {kind.name: kind for kind in rows}
+
+
+WEIGHT_KINDS: Mapping[str, WeightKind] = MappingProxyType(_kinds())
+
+
+def weight_kind(name: str) -> WeightKind:
+    """The kind of that name.
+
+    Raises:
+      UnsupportedKernelError: no kernel reads a weight of that kind.
+    """
+    if name not in WEIGHT_KINDS:
+        raise UnsupportedKernelError(f"weight kind {name!r} is not one of {', '.join(WEIGHT_KINDS)}; pass one of these")
+    return WEIGHT_KINDS[name]
+
+
+def require_one_of(field: str, value: int, allowed: Collection[int]) -> None:
+    """Raise `KernelConfigError` unless value is one of the allowed ones."""
+    if value not in allowed:
+        names = ", ".join(str(v) for v in allowed)
+        raise KernelConfigError(f"{field}={value} is not allowed: choose one of {names}")
+
+
+def require_multiple(field: str, value: int, step: int) -> None:
+    """Raise `KernelConfigError` unless value is a positive multiple of step."""
+    if value <= 0 or value % step:
+        raise KernelConfigError(f"{field}={value} is not allowed: choose a positive multiple of {step}")
+
+
+def require_fits(what: str, value: int, limit: int) -> None:
+    """Raise `KernelConfigError` when value is over the limit."""
+    if value > limit:
+        raise KernelConfigError(f"{what} needs {value}, and at most {limit} fits: use smaller tiles or fewer stages")
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodeConfig:
+    """How the decode kernel cuts up y = x @ W.T.
+
+    Attributes:
+      rows: rows of W a block computes, 64, 128 or 256.
+      block_k: columns of W in one stage of one warpgroup's ring, a multiple of 64.
+      warpgroups: warpgroups of a block; they take the block's K stages in turn and add up at the end.
+      stages: stages of each warpgroup's ring.
+      split_k: blocks that share a row tile, each with its own part of K; their sums are added afterwards.
+    """
+
+    rows: int = 64
+    block_k: int = 512
+    warpgroups: int = 4
+    stages: int = 2
+    split_k: int = 1
+
+    def __post_init__(self) -> None:
+        require_one_of("rows", self.rows, (64, 128, 256))
+        require_multiple("block_k", self.block_k, 64)
+        require_one_of("warpgroups", self.warpgroups, (1, 2, 3, 4))
+        require_one_of("stages", self.stages, tuple(range(1, 9)))
+        if self.split_k < 1:
+            raise KernelConfigError(f"split_k={self.split_k} is not allowed: choose 1 or more")
