@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from ninfer_jax.errors import ArtifactError
 
-MAX_DEPTH = 4  # root, objects, one object, its shape
+MAX_DEPTH = 8  # a directory has four: root, objects, one object, its shape; what is slightly deeper gets its own error
 _BYTES_PER_NODE = 32  # the shortest entry of one object and one array takes more than twice this
 _INTEGER_DIGITS = 20  # 2**64 - 1 has twenty
 # An unterminated string runs to the end of the text: were it skipped, each escaped quote in it would start a new scan.
@@ -73,7 +73,7 @@ def _check_nesting(text: str) -> None:
             if depth > MAX_DEPTH:
                 raise ArtifactError(
                     f"the JSON directory nests deeper than {MAX_DEPTH} levels at character {match.start()}; "
-                    "root, objects, object and shape are all there is"
+                    "a directory has four (root, objects, object, shape)"
                 )
             if nodes > limit:
                 raise ArtifactError(
@@ -104,7 +104,9 @@ def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def show(value: Any) -> str:
-    """A value as an error prints it: escaped, and cut where it is long."""
+    """A JSON value as an error prints it: escaped, and cut where it is long."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
     if isinstance(value, dict):
         return f"an object of {len(value)} members"
     if isinstance(value, list):

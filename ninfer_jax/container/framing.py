@@ -31,7 +31,6 @@ _OTHER_KINDS = (
     (b"\x80\x02", "a Python pickle (old PyTorch checkpoints are such)"),
     (b"\x7fELF", "an ELF executable"),
     (b"%PDF", "a PDF document"),
-    (b"ninfer\x00", "not an artifact: the magic is NINFER in capital letters"),
     (_LFS_POINTER, "a Git LFS pointer; fetch the real file with `git lfs pull`"),
     (b"<!DOCTYPE", "an HTML page; the download went wrong"),
     (b"<html", "an HTML page; the download went wrong"),
@@ -67,9 +66,10 @@ def parse_prefix(start: bytes, file_nbytes: int) -> tuple[int, int]:
         )
     revision = start[len(MAGIC)]
     if revision not in REVISIONS:
-        known = "a later revision with another schema" if revision == 3 else "not a revision this version knows"
+        known = "whose schema is a later and larger one" if revision == 3 else "which is not known here"
         raise ArtifactError(
-            f"this is a .ninfer artifact of revision {revision}, {known}; revisions 1 and 2 can be read"
+            f"this is a .ninfer artifact of revision {revision}, {known}; revisions 1 and 2 can be read, "
+            "so convert the checkpoint again or use a reader of that revision"
         )
     (json_nbytes,) = struct.unpack_from("<Q", start, len(MAGIC) + 1)
     _check_sizes(json_nbytes, file_nbytes)
