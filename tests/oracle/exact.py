@@ -8,7 +8,6 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-
 Integers: TypeAlias = np.ndarray | int
 
 
