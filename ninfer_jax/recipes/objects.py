@@ -1,7 +1,7 @@
 """What a resolved recipe asks for: ordered objects, each with a lazy source of rows.
 
-A converter consumes these types and nothing else of a recipe. Rows are read block by block along axis 0, so that neither a
-tensor nor a fused parent of several tensors is ever held whole. This module leaves out how rows are found
+A converter consumes these types and nothing else of a recipe. Rows are read block by block along axis 0, so that
+neither a tensor nor a fused parent of several tensors is ever held whole. This module leaves out how rows are found
 (`ninfer_jax.recipes.resolve`), the expression tree behind them (`ninfer_jax.recipes.rows`) and every encoder.
 Specification: container (objects), checkpoint-sources.
 """
@@ -13,16 +13,10 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from ninfer_jax.formats import DirectFormat, get_format
+from ninfer_jax.sources import SourceRef
 from ninfer_jax.words import QuantizedWords
 
 Cast = Literal["round", "exact"]
-
-
-class SourceRef(NamedTuple):
-    """One checkpoint tensor that an object reads: its name, and the name of the file that holds it (never a path)."""
-
-    tensor: str
-    file: str
 
 
 @runtime_checkable
@@ -31,7 +25,7 @@ class RowSource(Protocol):
 
     Attributes:
         shape: logical shape, elements.
-        dtype: element type by its safetensors name (`F32`, `BF16`, `I64`, ...); `F32` where `read` decodes quantized words.
+        dtype: safetensors name of the element type (`F32`, `BF16`, `I64`, ...); `F32` where `read` decodes words.
         sources: every checkpoint tensor it reads, in order, without duplicates.
     """
 
@@ -45,7 +39,7 @@ class RowSource(Protocol):
     def sources(self) -> tuple[SourceRef, ...]: ...
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Values of rows [start, stop), shape [stop - start, *shape[1:]] ([1] for a scalar), possibly a read-only view."""
+        """Values of rows [start, stop), [stop - start, *shape[1:]] ([1] for a scalar); may be read-only."""
         ...
 
 
