@@ -132,10 +132,11 @@ def _members(value: Any, expected: tuple[str, ...], where: str) -> dict[str, Any
     if not isinstance(value, dict):
         raise ArtifactError(f"{where} is {show(value)}; an object with members {', '.join(expected)} is needed")
     missing = [key for key in expected if key not in value]
-    extra = [show(key) for key in value if key not in expected]
+    extra = [key for key in value if key not in expected]
     if missing or extra:
         wrong = [f"lacks {', '.join(missing)}"] if missing else []
-        wrong += [f"has unknown {', '.join(extra[:4])}{' and more' if len(extra) > 4 else ''}"] if extra else []
+        names = ", ".join(map(show, extra[:4])) + (" and more" if len(extra) > 4 else "")
+        wrong += [f"has unknown {names}"] if extra else []
         raise ArtifactError(f"{where} {' and '.join(wrong)}; its members are exactly {', '.join(expected)}")
     return value
 

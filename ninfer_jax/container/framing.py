@@ -12,8 +12,8 @@ MAGIC = b"NINFER\x00"
 PREFIX_NBYTES = 16
 REVISIONS = (1, 2)
 WRITTEN_REVISION = 2
-MAX_JSON_NBYTES = 64 << 20
-"""Directories above this are refused: about 300,000 objects, far beyond any checkpoint, yet cheap to parse."""
+MAX_JSON_NBYTES = 32 << 20
+"""Directories above this are refused: about 160,000 objects, far beyond any checkpoint, yet cheap to parse."""
 
 PARTIAL_MAGIC = b"NINFPART"
 """What a file holds in place of the magic until every payload is written; see `ninfer_jax.container.partial_file`."""
