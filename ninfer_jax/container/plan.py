@@ -7,7 +7,6 @@ Nothing is read or written here.
 
 import hashlib
 import json
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,8 +17,8 @@ from ninfer_jax.container._directory import parse_directory
 from ninfer_jax.container._strict_json import show
 from ninfer_jax.container.schema import RAW_BYTES, Identity, ResourceObject, StoredObject, TensorObject
 from ninfer_jax.errors import ArtifactError, FormatError, LayoutError
-from ninfer_jax.formats import Format, get_format
-from ninfer_jax.layouts import geometry, layout_of
+from ninfer_jax.formats import Format
+from ninfer_jax.layouts import LAYOUTS, geometry
 
 _MAX_FILE_NBYTES = 2**63 - 1  # file offsets of the operating system are signed
 
@@ -127,35 +126,20 @@ def plan_artifact(identity: Identity | tuple[str, str], entries: Iterable[Tensor
 
 def _place(index: int, entry: TensorEntry | ResourceEntry, cursor: int) -> StoredObject:
     if isinstance(entry, ResourceEntry):
-        return ResourceObject(entry.name, RAW_BYTES, cursor, _integer(entry.nbytes, f"object {index}: nbytes"))
-    shape = tuple(_integer(dim, f"object {index}: dimension {axis}") for axis, dim in enumerate(entry.shape))
+        return ResourceObject(entry.name, RAW_BYTES, cursor, entry.nbytes)
     try:
-        spec = get_format(entry.format)
-        layout = layout_of(spec)
-        nbytes = geometry(spec, shape).nbytes
+        plan = geometry(entry.format, entry.shape)
     except (FormatError, LayoutError) as error:
         raise ArtifactError(f"object {index} ({show(entry.name)}): {error}") from error
-    offset = -(-cursor // layout.alignment) * layout.alignment
-    return TensorObject(entry.name, shape, spec.name, layout.name, offset, nbytes)
-
-
-def _integer(value: int, what: str) -> int:
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        return operator.index(value)
-    except TypeError:
-        raise ArtifactError(f"{what} is {show(value)}; an integer is needed") from None
+    alignment = LAYOUTS[plan.layout].alignment
+    offset = -(-cursor // alignment) * alignment
+    return TensorObject(entry.name, plan.shape, plan.format, plan.layout, offset, plan.nbytes)
 
 
 def _encode(root: dict[str, object]) -> bytes:
-    text = json.dumps(root, ensure_ascii=False, separators=(",", ":"), default=_refuse)
+    text = json.dumps(root, ensure_ascii=False, separators=(",", ":"))
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
         near = show(text[max(0, error.start - 20) : error.start])
         raise ArtifactError(f"a name holds a lone surrogate (behind {near}); UTF-8 cannot represent it") from None
-
-
-def _refuse(value: object) -> object:
-    raise ArtifactError(f"a name or identity is {show(value)}; a nonempty string is needed")
