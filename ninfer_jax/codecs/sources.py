@@ -1,0 +1,61 @@
+"""Source values of the encoders: which types are taken, and their magnitudes as integers.
+
+Comparing and maximizing integer magnitudes sees subnormals, which XLA flushes, and NaNs, which `max` hides. This module
+leaves out everything specific to a format (tensor-formats §7.1).
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, UInt32
+
+from ninfer_jax._typing import AnyArray
+from ninfer_jax.codecs.float_words import float_bits
+from ninfer_jax.errors import FormatError
+
+INFINITY_WORD = 0x7F800000
+_SOURCE_DTYPES = ("float32", "bfloat16", "float16")
+
+
+def host_source(x: AnyArray) -> AnyArray:
+    """Round a float64 source to float32 on the host; every other array is returned as it is."""
+    if x.dtype != np.float64:
+        return x
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        return np.asarray(x).astype(np.float32)
+
+
+def device_source(x: AnyArray, rank: int) -> jax.Array:
+    """Check the dtype and rank of a source and return it as a JAX array.
+
+    Raises:
+        FormatError: for a dtype other than float32, bfloat16 and float16, too few axes or an empty last axis.
+    """
+    if x.dtype not in _SOURCE_DTYPES:
+        raise FormatError(
+            f"cannot quantize a {x.dtype} source; allowed are {', '.join(_SOURCE_DTYPES)} (quantize() also takes "
+            "float64 and rounds it to float32): convert it first"
+        )
+    if x.ndim < rank or x.shape[-1] == 0:
+        raise FormatError(f"cannot quantize shape {list(x.shape)}; give at least {rank} axes and a last axis of K >= 1")
+    return jnp.asarray(x)
+
+
+def group_maximum(groups: jax.Array) -> UInt32[Array, "*lead"]:
+    """`max_i |x[..., i]|` as binary32 words; at least 0x7F800000 wherever a value is infinite or NaN."""
+    if groups.dtype == jnp.float32:
+        return jnp.max(float_bits(groups) & 0x7FFFFFFF, axis=-1)
+    # Magnitudes of a 16-bit type order like their words, so the maximum needs no widening.
+    words = lax.bitcast_convert_type(groups, jnp.uint16) & jnp.uint16(0x7FFF)
+    maximum = jnp.max(words, axis=-1)
+    if groups.dtype == jnp.bfloat16:
+        return maximum.astype(jnp.uint32) << 16
+    return float_bits(lax.bitcast_convert_type(maximum, jnp.float16).astype(jnp.float32))
+
+
+def binary32_words(x: jax.Array) -> UInt32[Array, "*shape"]:
+    """Binary32 words of source values, exact, subnormals included."""
+    if x.dtype == jnp.bfloat16:
+        return lax.bitcast_convert_type(x, jnp.uint16).astype(jnp.uint32) << 16
+    return float_bits(x.astype(jnp.float32))
