@@ -1,0 +1,115 @@
+"""What happens to a prefill accumulator between the last wgmma and device memory.
+
+    y = act(s0 * a0 + b0) * (s1 * a1 + b1) + r      two parts: [gate; up]
+    y = s0 * a0 + b0 + r                            one part
+
+a are float32 accumulators [rows of W, tokens], s the factors that could not go into the bfloat16 weights (FP8's row
+scales, one over NVFP4's divisor), b a bias a row, r a residual. `Epilogue` is the part inside the kernel, `finish_sums`
+what is left to XLA when K was split over blocks. Leaves out group scales (_weight_tiles).
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import jax.experimental.pallas as pl
+import jax.experimental.pallas.mosaic_gpu as plgpu
+import jax.numpy as jnp
+from jax import lax
+
+from pallas_kernels.mosaic_gpu._weight_tiles import ROWS, pad_rows, row_vector_layout
+from pallas_kernels.planes import WeightPlanes
+
+
+def _silu(x: jax.Array) -> jax.Array:
+    return x * lax.logistic(x)
+
+
+def _gelu_tanh(x: jax.Array) -> jax.Array:
+    # tanh(u) = 2 * logistic(2u) - 1: one exponential, which Mosaic lowers.
+    return x * lax.logistic(1.5957691216057308 * (x + 0.044715 * x * x * x))
+
+
+#: Activations of a gated product, float32 to float32.
+ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = MappingProxyType(
+    {"silu": _silu, "gelu_tanh": _gelu_tanh, "identity": lambda x: x}
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Epilogue:
+    """Static description of an epilogue.
+
+    Attributes:
+      kind: a name of `WEIGHT_KINDS`.
+      bias: whether there is a bias.
+      residual: whether there is a residual.
+      activation: a name of `ACTIVATIONS` for two parts, None for one.
+    """
+
+    kind: str
+    bias: bool = False
+    residual: bool = False
+    activation: str | None = None
+
+    def operands(self, planes: WeightPlanes, bias: jax.Array | None, padded_rows: int) -> dict[str, jax.Array]:
+        """Row vectors and scalars the epilogue loads, padded so that no tile reads past their end."""
+        out = {}
+        if self.kind == "fp8":
+            out["row_scales"] = pad_rows(jnp.asarray(planes.scales), padded_rows)
+        if self.kind == "nvfp4":
+            out["divisor"] = lax.bitcast_convert_type(jnp.asarray(planes.divisor), jnp.float32).reshape(1)
+        if bias is not None:
+            out["bias"] = pad_rows(bias.astype(jnp.float32), padded_rows)
+        return out
+
+    def finish(self, accumulators: list[jax.Array], gmem: dict[str, Any], rows: list[Any]) -> jax.Array:
+        """float32 [ROWS, tokens] of the output but for the residual.
+
+        Args:
+          accumulators: float32 [ROWS, tokens], one a part.
+          gmem: references to what `operands` gave.
+          rows: the first row of W of each part.
+        """
+        parts = [self._affine(a, gmem, row) for a, row in zip(accumulators, rows, strict=True)]
+        return parts[0] if self.activation is None else ACTIVATIONS[self.activation](parts[0]) * parts[1]
+
+    def _affine(self, accumulator: jax.Array, gmem: dict[str, Any], row: Any) -> jax.Array:
+        spread = lambda vector: lax.broadcast_in_dim(vector, accumulator.shape, (0,))
+        if self.kind == "fp8":
+            scales = lax.bitcast_convert_type(_load_rows(gmem["row_scales"], row), jnp.bfloat16)
+            accumulator = accumulator * spread(scales.astype(jnp.float32))
+        if self.kind == "nvfp4":
+            # A division: the reciprocal of a small divisor may overflow where the quotient does not.
+            accumulator = accumulator / gmem["divisor"][0]
+        if self.bias:
+            accumulator = accumulator + spread(_load_rows(gmem["bias"], row))
+        return accumulator
+
+
+def _load_rows(vector: Any, row: Any) -> jax.Array:
+    return plgpu.load(vector.at[pl.ds(row, ROWS)], layout=row_vector_layout(), optimized=False)
+
+
+def finish_sums(
+    sums: jax.Array, bias: jax.Array | None, activation: str | None, residual: jax.Array | None, out_dtype: Any
+) -> jax.Array:
+    """The same equations in XLA, for float32 [tokens, rows of W] that already hold s * a.
+
+    Args:
+      sums: float32 [m, n].
+      bias: [n] or None.
+      activation: a name of `ACTIVATIONS` where the n rows are [gate; up], else None.
+      residual: [m, n or n / 2] or None.
+      out_dtype: dtype of the result.
+    """
+    if bias is not None:
+        sums = sums + bias.astype(jnp.float32)
+    if activation is not None:
+        half = sums.shape[1] // 2
+        sums = ACTIVATIONS[activation](sums[:, :half]) * sums[:, half:]
+    if residual is not None:
+        sums = sums + residual.astype(jnp.float32)
+    return sums.astype(out_dtype)

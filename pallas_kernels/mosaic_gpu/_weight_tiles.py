@@ -1,0 +1,186 @@
+"""How one K step of a packed weight gets from its planes to registers in the prefill kernel.
+
+For every weight kind: the views of the planes the copy engine reads (bit casts, no copy), the shared memory of a stage,
+the scale words a warpgroup fetches ahead, and the bfloat16 tile handed to the tensor cores:
+
+    tile[r, c] = bfloat16(code[r, c] * scale[r, c // group])          (fp8: code alone, its row scale is an epilogue)
+
+Codes and products of E2M1 and E4M3FN values are exact in bfloat16; a product with a binary16 scale is rounded. Leaves out the pipeline (prefill_sm90) and everything after the accumulator (_epilogue). Source:
+storage-layouts, gpu-kernels.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.experimental.pallas as pl
+import jax.experimental.pallas.mosaic_gpu as plgpu
+import jax.numpy as jnp
+from jax import lax
+
+from pallas_kernels.mosaic_gpu import _unpack_tile
+from pallas_kernels.planes import WeightPlanes
+from pallas_kernels.tiling import weight_kind
+
+#: Rows of W one warpgroup holds: the row side of a wgmma.
+ROWS = 64
+#: Columns of one register operand: what a 128 byte swizzled bfloat16 x tile holds.
+CHUNK = 64
+
+
+def tiled(row_bytes: int, bits: int) -> tuple[Any, ...]:
+    """The transforms of a shared memory tile with rows of that many bytes: the widest swizzle that divides them."""
+    swizzle = next(s for s in (128, 64, 32) if row_bytes % s == 0)
+    return (plgpu.TilingTransform((8, swizzle * 8 // bits)), plgpu.SwizzleTransform(swizzle))
+
+
+def row_vector_layout() -> Any:
+    """Layout of a vector with one value a row of a wgmma accumulator."""
+    return plgpu.Layout.WGMMA.reduce(1)
+
+
+def pad_rows(plane: jax.Array, rows: int) -> jax.Array:
+    """The plane with zero rows appended up to that many; the plane itself where it has them."""
+    missing = rows - plane.shape[0]
+    return plane if missing <= 0 else jnp.pad(plane, ((0, missing), *(((0, 0),) * (plane.ndim - 1))))
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightTiles:
+    """Static description of the tiles of one weight.
+
+    Attributes:
+      kind: a name of `WEIGHT_KINDS`.
+      n: rows of the weight.
+      block_k: columns of a K step, 64 or 128.
+      rows: rows of W a stage holds.
+    """
+
+    kind: str
+    n: int
+    block_k: int
+    rows: int
+
+    @property
+    def code_bits(self) -> int:
+        return weight_kind(self.kind).code_plane_bits
+
+    @property
+    def code_dtype(self) -> Any:
+        return {"w8": jnp.int8, "fp8": jnp.float8_e4m3fn}.get(self.kind, jnp.int4)
+
+    @property
+    def high_words(self) -> int:
+        """32-bit words of the high plane in a K step of a row."""
+        kind = weight_kind(self.kind)
+        return self.block_k // kind.group_size * kind.high_bytes // 4 if kind.high_bytes else 0
+
+    @property
+    def copies(self) -> int:
+        """Copies a stage takes for each block of `ROWS`-row parts."""
+        return 2 if self.high_words else 1
+
+    def views(self, planes: WeightPlanes, padded_rows: int) -> dict[str, jax.Array]:
+        """The planes as the kernel's operands.
+
+        Args:
+          planes: the raw planes.
+          padded_rows: rows the last tile ends at; only scales, which are loaded and not copied by the copy engine
+            (whose reads past the end give zeros), need rows there.
+        """
+        n = self.n
+        codes = jnp.asarray(planes.codes)
+        if self.kind == "fp8" and codes.shape[1] % 16:
+            # The copy engine needs rows of a multiple of 16 bytes: the one case that copies the weight.
+            codes = jnp.pad(codes, ((0, 0), (0, -codes.shape[1] % 16)))
+        views = {"codes": lax.bitcast_convert_type(codes, self.code_dtype).reshape(n, -1)}
+        if self.high_words:
+            views["high"] = lax.bitcast_convert_type(jnp.asarray(planes.high).reshape(n, -1, 4), jnp.uint32)
+        if self.kind == "nvfp4":
+            views["scales"] = lax.bitcast_convert_type(jnp.asarray(planes.scales), jnp.uint32)
+        elif self.kind != "fp8":
+            views["scales"] = pad_rows(jnp.asarray(planes.scales), padded_rows)
+        return views
+
+    def scratch(self, stages: int) -> dict[str, Any]:
+        """Shared memory of the ring."""
+        row_bytes = self.block_k * self.code_bits // 8
+        shape = (stages, self.rows, self.block_k)
+        out = {"codes": plgpu.SMEM(shape, self.code_dtype, transforms=tiled(row_bytes, self.code_bits))}
+        if self.high_words:
+            out["high"] = plgpu.SMEM((stages, self.rows, self.high_words), jnp.uint32)
+        return out
+
+    def copy(self, gmem: dict[str, Any], smem: dict[str, Any], row: Any, step: Any, slot: Any, dst: int, count: int,
+             barrier: Any) -> None:
+        """Start the copies of `count` rows from `row` on, K step `step`, to rows `dst` on of the stage `slot`."""
+        for name in ("codes", "high")[: self.copies]:
+            width = self.block_k if name == "codes" else self.high_words
+            plgpu.copy_gmem_to_smem(
+                gmem[name].at[pl.ds(row, count), pl.ds(step * width, width)],
+                smem[name].at[slot, pl.ds(dst, count)],
+                barrier,
+            )
+
+    def fetch_scales(self, gmem: dict[str, Any], row: Any, step: Any, interpret: bool) -> tuple[jax.Array, ...]:
+        """The scale words of `ROWS` rows from `row` on for K step `step`, one vector a group (nvfp4: a vector a 4 groups)."""
+        if self.kind == "fp8":
+            return ()
+        if self.kind == "nvfp4":
+            blocks = gmem["scales"].shape[0]
+            tile = jnp.minimum(row // 128, blocks - 1)  # rows past the end are computed and thrown away
+            return tuple(
+                _unpack_tile.load_scale_words(
+                    gmem["scales"].at[tile, step * (self.block_k // 64) + j, :, pl.ds(row % 128 // 32, 2)], interpret
+                )
+                for j in range(self.block_k // 64)
+            )
+        groups = self.block_k // weight_kind(self.kind).group_size
+        return tuple(
+            plgpu.load(
+                gmem["scales"].at[pl.ds(row, ROWS), step * groups + g], layout=row_vector_layout(), optimized=False
+            )
+            for g in range(groups)
+        )
+
+    def read(self, smem: dict[str, Any], slot: Any, row: Any, scales: tuple[jax.Array, ...], interpret: bool
+             ) -> list[jax.Array]:
+        """The tile of `ROWS` rows from `row` on of the stage, as register operands of `CHUNK` columns each.
+
+        Args:
+          smem: the ring.
+          slot: the stage.
+          row: first row in the stage.
+          scales: what `fetch_scales` gave for this step.
+          interpret: whether the kernel is interpreted, so that inlined code is replaced by its twin.
+
+        Returns:
+          block_k / CHUNK arrays bfloat16 [ROWS, CHUNK].
+        """
+        wide = self.code_bits == 8
+        layout = plgpu.Layout.WGMMA_UPCAST_2X if wide else plgpu.Layout.WGMMA_UPCAST_4X
+        codes = plgpu.load(smem["codes"].at[slot, pl.ds(row, ROWS)], layout=layout)
+        if self.kind == "q5" or self.kind == "q6":
+            high = plgpu.load(
+                smem["high"].at[slot, pl.ds(row, ROWS)], layout=_unpack_tile.high_words_layout(), optimized=False
+            )
+            weights = _unpack_tile.unpack_split(self.kind, codes, high, interpret)
+        elif self.kind == "nvfp4":
+            weights = _unpack_tile.unpack_e2m1(codes, interpret)
+        else:
+            codes = plgpu.layout_cast(codes, plgpu.Layout.WGMMA)
+            # E4M3FN only converts to binary16 on sm_90; the way from there to bfloat16 is exact.
+            weights = (codes.astype(jnp.float16) if self.kind == "fp8" else codes).astype(jnp.bfloat16)
+        if scales:
+            weights = _unpack_tile.scale_tile(weights, self._multipliers(scales), self.kind == "nvfp4", interpret)
+        return [weights[:, c : c + CHUNK] for c in range(0, self.block_k, CHUNK)]
+
+    def _multipliers(self, scales: tuple[jax.Array, ...]) -> list[jax.Array]:
+        """Scale words to float32 vectors, one a group."""
+        if self.kind == "nvfp4":
+            words = [(word >> (8 * i)).astype(jnp.uint8) for word in scales for i in range(4)]
+            halves = [lax.bitcast_convert_type(w, jnp.float8_e4m3fn).astype(jnp.float16) for w in words]
+        else:
+            halves = [lax.bitcast_convert_type(w, jnp.float16) for w in scales]
+        return [half.astype(jnp.float32) for half in halves]
+
