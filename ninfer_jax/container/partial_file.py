@@ -51,7 +51,7 @@ class PartialFile:
             path: the partial file.
             header: prefix and directory.
             nbytes: final size; reserved on disk at once where the file system can, so that a full disk shows now.
-            replace: whether a file left by a killed run may be written anew.
+            replace: whether a file left by an interrupted run is written anew.
 
         Raises:
             ArtifactError: another process is writing it, or it exists and may not be replaced.
@@ -124,7 +124,9 @@ class PartialFile:
 
     def rename(self, destination: Path) -> None:
         """Give the file its final name in one step, and flush the folder."""
-        with writing(destination, "publish"):
+        with self._in_use() as fd, writing(destination, "publish"):
+            if not _is_still(self.path, fd):  # renaming by path would publish what another run has put there
+                raise FileNotFoundError(errno.ENOENT, "the partial file was removed or replaced")
             os.replace(self.path, destination)
         with writing(destination, "flush the folder of", "the file is published, but may not survive a power failure"):
             _sync_folder(destination.parent)
@@ -181,7 +183,7 @@ def _open_locked(path: Path, create: int, *, replace: bool) -> int:
                 fd = os.open(path, flags, 0o666)
             except FileExistsError:
                 raise ArtifactError(
-                    f"the partial file {path} exists already; resume that conversion, or delete the file to start again"
+                    f"the partial file {path} exists; resume that conversion, or replace the file to start again"
                 ) from None
         try:
             _lock(fd, path)

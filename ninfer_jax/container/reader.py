@@ -177,16 +177,16 @@ class Artifact:
         return payload_to_planes(self.payload(name), stored.format, stored.shape)
 
     def row_planes(self, name: str, start: int, stop: int) -> Planes:
-        """Planes of rows [start, stop) of a tensor, as read-only views: `slice_rows(planes(name), ..., start, stop)`.
+        """Planes of rows [start, stop) of a tensor, as views of the mapped file where rows are contiguous.
 
         Args:
             name: name of a tensor.
-            start: first row, a multiple of the geometry's `row_block`.
-            stop: row behind the last one, a multiple of `row_block`.
+            start: first row; for NVFP4 a multiple of the geometry's `row_block`, where a view is wanted.
+            stop: row behind the last one; `stop - start` is a multiple of `row_block`.
 
         Raises:
             ArtifactError: no such tensor, or the artifact is closed.
-            LayoutError: rows that do not exist or that cut a row block.
+            LayoutError: rows that do not exist, or not a whole number of row blocks.
         """
         return slice_rows(self.planes(name), self._tensor(name).format, start, stop)
 

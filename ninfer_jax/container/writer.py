@@ -59,6 +59,7 @@ class ArtifactWriter(PartWriter):
         *,
         partial: _PathLike,
         keep_partial: bool = True,
+        replace_partial: bool = False,
         overwrite: bool = False,
     ) -> "ArtifactWriter":
         """Begin with a named partial file, which by default outlives an interruption.
@@ -67,8 +68,9 @@ class ArtifactWriter(PartWriter):
             destination: path of the artifact.
             plan: what will be stored.
             partial: the partial file, on the file system of the destination.
-            keep_partial: leave it where it is when the context ends without `publish`; a file already there is then
-                another run's work, and an error.
+            keep_partial: leave it where it is when the context ends without `publish`.
+            replace_partial: write anew what an interrupted run has left there, unless a process is still writing it;
+                otherwise a file there is an error, because it can be resumed.
             overwrite: as for the constructor.
 
         Raises:
@@ -77,7 +79,7 @@ class ArtifactWriter(PartWriter):
         """
         target, path = _check_destination(destination, overwrite), Path(partial)
         _check_same_device(target, path)
-        file = _create(path, plan, replace=not keep_partial)
+        file = _create(path, plan, replace=replace_partial)
         return cls._own(target, plan, file, overwrite=overwrite, keep_partial=keep_partial)
 
     @classmethod

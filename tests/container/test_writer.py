@@ -81,10 +81,7 @@ def row_starts(tensor: TensorObject) -> range:
 
 def block(artifact: Artifact, name: str, row: int, as_jax: bool) -> Any:
     """One row block of a tensor; scalars have one row."""
-    tensor = artifact.tensors[name]
-    if not tensor.shape:
-        return artifact.planes(name)
-    planes = artifact.row_planes(name, row, row + tensor.geometry.row_block)
+    planes = artifact.row_planes(name, row, row + artifact.tensors[name].geometry.row_block)
     return jax.tree.map(jnp.asarray, planes) if as_jax else planes
 
 
