@@ -1,79 +1,47 @@
-"""Bit planes of 4, 5 and 6-bit codes, by arithmetic on wide integers (storage-layouts, row-split-k128-v1).
+"""Bit fields of codes in bytes, lane 0 in the lowest bits (storage-layouts).
 
-Four code bytes are handled as one 32-bit integer: a strided gather of nibbles runs several times slower on CPU. Lane 0
-of a 32-bit word is its low byte, which is what `bitcast_convert_type` promises on every platform.
+Fields are joined by an or-reduction over the lanes of a byte. XLA fuses it into whatever produces the codes; strided
+slices of the lanes, or a bitcast to wider integers, make the CPU back end compute the producer once a lane or fall back
+to scalar code, five to ten times slower next to an encoder.
 """
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
 from ninfer_jax._typing import AnyArray
 
 
-def pack_nibbles(codes: AnyArray) -> jax.Array:
-    """Low four bits of byte pairs: `out[j] = codes[2j] & 15 | (codes[2j + 1] & 15) << 4`.
+def pack_bits(codes: AnyArray, low: int, width: int) -> jax.Array:
+    """`out[j] = OR_i ((codes[j * per + i] >> low) & (2**width - 1)) << (i * width)`, with `per = 8 / width`.
 
     Args:
-        codes: uint8 [..., k], k a multiple of 4.
+        codes: uint8 [..., k], k a multiple of `per`.
+        low: lowest bit of the field.
+        width: bits of the field: 1, 2 or 4.
 
     Returns:
-        uint8 [..., k / 2].
+        uint8 [..., k * width / 8].
     """
-    wide = _widen(codes, jnp.uint16)
-    return ((wide & 0xF) | ((wide >> 4) & 0xF0)).astype(jnp.uint8)
-
-
-def pack_high(codes: AnyArray, bits: int) -> jax.Array | None:
-    """Bits 4 and up of every code, lane 0 in the lowest bits; None for 4-bit codes.
-
-    Args:
-        codes: uint8 [..., k], k a multiple of 8.
-        bits: code width.
-
-    Returns:
-        uint8 [..., k * (bits - 4) / 8].
-    """
-    if bits == 4:
-        return None
-    wide = _widen(codes, jnp.uint32) >> 4
-    if bits == 6:
-        wide = wide & 0x03030303
-        return (wide | (wide >> 6) | (wide >> 12) | (wide >> 18)).astype(jnp.uint8)
-    wide = wide & 0x01010101
-    quad = (wide | (wide >> 7) | (wide >> 14) | (wide >> 21)).astype(jnp.uint8) & 0xF
-    return pack_nibbles(quad)
-
-
-def unpack_codes(base: AnyArray, high: AnyArray | None, bits: int) -> jax.Array:
-    """Signed codes from base and high planes: the inverse of `pack_nibbles` and `pack_high`.
-
-    Args:
-        base: uint8 [..., k / 2].
-        high: uint8 [..., k * (bits - 4) / 8], None for 4-bit codes.
-        bits: code width.
-
-    Returns:
-        int8 [..., k].
-    """
-    codes = unpack_nibbles(base)
-    if high is not None:
-        width = bits - 4
-        shifts = jnp.arange(0, 8, width, dtype=jnp.uint8)
-        lanes = (jnp.asarray(high)[..., None] >> shifts) & jnp.uint8((1 << width) - 1)
-        codes = codes | (lanes.reshape(codes.shape) << 4)
-    sign = jnp.uint8(1 << (bits - 1))
-    return ((codes ^ sign) - sign).view(jnp.int8)
-
-
-def unpack_nibbles(packed: AnyArray) -> jax.Array:
-    """Both nibbles of every byte, low first: uint8 [..., m] to uint8 [..., 2m]."""
-    packed = jnp.asarray(packed)
-    shifts = jnp.array([0, 4], jnp.uint8)
-    lanes = (packed[..., None] >> shifts) & jnp.uint8(0xF)
-    return lanes.reshape(*packed.shape[:-1], 2 * packed.shape[-1])
-
-
-def _widen(codes: AnyArray, dtype) -> jax.Array:
     codes = jnp.asarray(codes)
-    lanes = jnp.dtype(dtype).itemsize
-    return jax.lax.bitcast_convert_type(codes.reshape(*codes.shape[:-1], -1, lanes), dtype)
+    fields = (codes >> jnp.uint8(low)) & jnp.uint8((1 << width) - 1)
+    lanes = fields.reshape(*codes.shape[:-1], -1, 8 // width) << _shifts(width)
+    return lax.reduce(lanes, np.uint8(0), lax.bitwise_or, (lanes.ndim - 1,))
+
+
+def unpack_bits(packed: AnyArray, width: int) -> jax.Array:
+    """The fields of every byte, lowest first: uint8 [..., m] to uint8 [..., m * 8 / width]."""
+    packed = jnp.asarray(packed)
+    lanes = (packed[..., None] >> _shifts(width)) & jnp.uint8((1 << width) - 1)
+    return lanes.reshape(*packed.shape[:-1], packed.shape[-1] * 8 // width)
+
+
+def sign_extend(codes: jax.Array, bits: int) -> jax.Array:
+    """Two's complement of `bits` bits in uint8 to int8."""
+    sign = jnp.uint8(1 << (bits - 1))
+    return lax.bitcast_convert_type((codes ^ sign) - sign, jnp.int8)
+
+
+def _shifts(width: int) -> jax.Array:
+    return jnp.arange(0, 8, width, dtype=jnp.uint8)

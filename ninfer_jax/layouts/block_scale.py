@@ -58,14 +58,14 @@ class BlockScale(Layout):
                 f"{spec.name} codes of shape {words.codes.shape} need scales of shape {expected} and a divisor of shape"
                 f" {tuple(lead)}, not {words.scales.shape} and {words.divisor.shape}"
             )
-        return NVFP4Planes(_bits.pack_nibbles(words.codes), swizzle_scales(words.scales), words.divisor)
+        return NVFP4Planes(_bits.pack_bits(words.codes, 0, 4), swizzle_scales(words.scales), words.divisor)
 
     def unpack(self, planes: NVFP4Planes, spec: BlockScaledFormat, k: int | None) -> NVFP4Words:
         """Split bytes into code pairs and put the scales back in natural order."""
         columns = 2 * planes.codes.shape[-1]
         if k is not None and columns != k:
             raise LayoutError(f"{spec.name} planes have {columns} columns, not k = {k}")
-        return NVFP4Words(_bits.unpack_nibbles(planes.codes), unswizzle_scales(planes.scales), planes.divisor)
+        return NVFP4Words(_bits.unpack_bits(planes.codes, 4), unswizzle_scales(planes.scales), planes.divisor)
 
     def slice_rows(self, planes: NVFP4Planes, start: int, stop: int) -> NVFP4Planes:
         """Whole tiles are views; any other start goes through `gather_rows`."""

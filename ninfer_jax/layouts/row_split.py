@@ -61,7 +61,8 @@ class RowSplit(Layout):
         scales = _pad_last(jnp.asarray(words.scales), columns // spec.group_size - words.scales.shape[-1])
         if spec.bits == 8:
             return GroupedPlanes(codes, None, scales)
-        return GroupedPlanes(_bits.pack_nibbles(codes), _bits.pack_high(codes, spec.bits), scales)
+        high = _bits.pack_bits(codes, 4, spec.bits - 4) if spec.bits > 4 else None
+        return GroupedPlanes(_bits.pack_bits(codes, 0, 4), high, scales)
 
     def unpack(self, planes: GroupedPlanes, spec: GroupedFormat, k: int | None) -> GroupedWords:
         """Join the planes into signed codes and drop the padding."""
@@ -74,8 +75,13 @@ class RowSplit(Layout):
         if spec.bits == 8:
             codes = jnp.asarray(planes.base).view(jnp.int8)
         else:
-            codes = _bits.unpack_codes(planes.base, planes.high, spec.bits)
+            codes = _bits.sign_extend(_join(planes, spec.bits), spec.bits)
         return GroupedWords(codes[..., :k], jnp.asarray(planes.scales)[..., : spec.groups(k)])
+
+
+def _join(planes: GroupedPlanes, bits: int) -> AnyArray:
+    codes = _bits.unpack_bits(planes.base, 4)
+    return codes if planes.high is None else codes | (_bits.unpack_bits(planes.high, bits - 4) << 4)
 
 
 def _pad_last(array: AnyArray, count: int) -> AnyArray:
