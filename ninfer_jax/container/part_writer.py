@@ -5,9 +5,9 @@ by object. Whether and how the file is published is not decided here (see `ninfe
 that only contributes rows can hold a `PartWriter` and no more.
 """
 
-import os
 import threading
 from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -65,7 +65,7 @@ class PartWriter:
         self._accounts = {stored.name: _Account(stored) for stored in plan.objects}
 
     @property
-    def partial(self) -> os.PathLike[str]:
+    def partial(self) -> Path:
         """The file being written."""
         return self._file.path
 

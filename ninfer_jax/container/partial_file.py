@@ -123,13 +123,11 @@ class PartialFile:
         self.sync()
 
     def rename(self, destination: Path) -> None:
-        """Give the file its final name in one step, and flush the folder."""
+        """Give the file its final name in one step; `flush_folder` makes that last."""
         with self._in_use() as fd, writing(destination, "publish"):
             if not _is_still(self.path, fd):  # renaming by path would publish what another run has put there
                 raise FileNotFoundError(errno.ENOENT, "the partial file was removed or replaced")
             os.replace(self.path, destination)
-        with writing(destination, "flush the folder of", "the file is published, but may not survive a power failure"):
-            _sync_folder(destination.parent)
 
     def remove(self) -> None:
         """Delete the file and close it."""
@@ -232,12 +230,18 @@ def _reserve(fd: int, folder: Path, nbytes: int) -> None:
     os.ftruncate(fd, nbytes)
 
 
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno not in _NO_FOLDER_SYNC:  # some network file systems cannot flush a folder
-            raise
-    finally:
-        os.close(fd)
+def flush_folder(path: Path) -> None:
+    """Wait until the name of a file that was just renamed is on the disk.
+
+    Raises:
+        ConversionError: the disk reports an error.
+    """
+    with writing(path, "flush the folder of", "the file is published, but may not survive a power failure"):
+        fd = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            if error.errno not in _NO_FOLDER_SYNC:  # some network file systems cannot flush a folder
+                raise
+        finally:
+            os.close(fd)

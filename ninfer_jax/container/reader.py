@@ -69,7 +69,7 @@ def _open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     # A pipe or a device would block or never end, so the kind is asked before the file is opened.
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise ArtifactError("is not a regular file; an artifact is one file")
-    return open(path, "rb", buffering=0)
+    return open(path, "rb")
 
 
 def _read_contents(file: BinaryIO) -> _Contents:

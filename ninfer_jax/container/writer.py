@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from ninfer_jax.container.part_writer import PartWriter
-from ninfer_jax.container.partial_file import PartialFile
+from ninfer_jax.container.partial_file import PartialFile, flush_folder
 from ninfer_jax.container.plan import ArtifactPlan
 from ninfer_jax.errors import ArtifactError, ConversionError
 
@@ -156,6 +156,7 @@ class ArtifactWriter(PartWriter):
         self._file.rename(self.destination)
         self.published = True
         self.close()
+        flush_folder(self.destination)
         return self.destination
 
     def abort(self) -> None:

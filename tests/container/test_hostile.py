@@ -128,6 +128,17 @@ def test_errors_print_no_control_characters(tmp_path):
     assert str(error.value).removeprefix(str(path)).isprintable()
 
 
+def test_running_out_of_memory(monkeypatch, tmp_path):
+    def refuse(*_):
+        raise MemoryError
+
+    monkeypatch.setattr("ninfer_jax.container.reader.parse_directory", refuse)
+    path = tmp_path / "x.ninfer"
+    path.write_bytes(BASE)
+    with pytest.raises(ArtifactError, match="more memory"):
+        open_artifact(path)
+
+
 BASE = container_images()["v2_base_ok"]
 MUTATIONS = st.lists(st.tuples(st.integers(0, 700), st.integers(0, 255)), min_size=1, max_size=3)
 TOKENS = [

@@ -1,5 +1,7 @@
 """Kills, exceptions, resuming and several processes: the destination is a complete artifact or it is absent."""
 
+import errno
+import fcntl
 import json
 import os
 import signal
@@ -227,3 +229,37 @@ def test_publishing_flushes_before_and_after_the_rename(out, monkeypatch):
         writer.write("r", 0, PAYLOAD)
         writer.publish()
     assert calls == [str(out.with_name(".out.ninfer.partial")), "rename", str(out.parent)]
+
+
+@pytest.mark.parametrize(("code", "message"), [(errno.ENOLCK, None), (errno.EIO, "cannot lock")])
+def test_file_systems_without_locks(code, message, out, monkeypatch):
+    def refuse(*_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    if message:
+        with pytest.raises(ConversionError, match=message):
+            ArtifactWriter(out, plan())
+        return
+    with ArtifactWriter(out, plan()) as writer:
+        writer.write("r", 0, PAYLOAD)
+        writer.publish()
+    assert open_artifact(out).payload("r").tobytes() == PAYLOAD
+
+
+@pytest.mark.parametrize(("code", "message"), [(errno.EINVAL, None), (errno.EIO, "the file is published")])
+def test_a_folder_that_cannot_be_flushed(code, message, out, monkeypatch):
+    def refuse(fd):
+        if os.path.isdir(f"/proc/self/fd/{fd}"):
+            raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with ArtifactWriter(out, plan()) as writer:
+        writer.write("r", 0, PAYLOAD)
+        if message:
+            with pytest.raises(ConversionError, match=message):
+                writer.publish()
+        else:
+            writer.publish()
+        assert writer.published
+    assert open_artifact(out).payload("r").tobytes() == PAYLOAD
