@@ -5,7 +5,7 @@ own rules (the dialect modules). Specification: checkpoint-sources.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -26,7 +26,7 @@ class DecodedTensor(QuantizedTensor):
 
     dialect: str
     reason: str
-    decode: Callable[[int, int], np.ndarray] | None = None
+    decode: Callable[[int, int], np.ndarray] | None = field(default=None, repr=False)
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Decode rows [start, stop) to float32.
