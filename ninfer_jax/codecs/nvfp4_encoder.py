@@ -34,7 +34,14 @@ from ninfer_jax.codecs.float_words import (
     split_normal,
 )
 from ninfer_jax.codecs.grouping import join_groups, split_groups
-from ninfer_jax.codecs.sources import INFINITY_WORD, binary32_words, device_source, group_maximum
+from ninfer_jax.codecs.sources import (
+    INFINITY_WORD,
+    binary32_words,
+    device_source,
+    last_axis_maximum,
+    magnitude_words,
+    widen_words,
+)
 from ninfer_jax.formats import NVFP4
 from ninfer_jax.words import NVFP4Words
 
@@ -54,7 +61,9 @@ def matrix_amax(x: AnyArray) -> UInt32[Array, "*lead"]:
     Args:
         x: source [..., n, k], float32, bfloat16 or float16. Maxima of row blocks combine by an integer maximum.
     """
-    return jnp.max(group_maximum(device_source(x, 2)), axis=-1)
+    source = device_source(x, 2)
+    maxima = last_axis_maximum(magnitude_words(source))
+    return widen_words(jnp.max(maxima, axis=-1), source.dtype)
 
 
 def nvfp4_divisor(amax: AnyArray) -> UInt32[Array, "*lead"]:
