@@ -1,0 +1,160 @@
+"""`QuantizedTensor`: one packed weight as a pytree of its planes.
+
+The leaves are the planes of the persistent layout, byte for byte; format and logical columns are static. Leading axes
+(stacked layers, expert banks) are allowed on every leaf, so `jax.lax.scan` and `jax.vmap` slice it. The constructor
+checks nothing, because a pytree may hold any leaf; `ninfer_jax.arrays.validate` does. Products are in `ninfer_jax.ops`.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, UInt8
+
+from ninfer_jax import codecs, layouts
+from ninfer_jax._typing import AnyArray
+from ninfer_jax.arrays._geometry import lead_axes, logical_columns
+from ninfer_jax.errors import LayoutError, UnsupportedError
+from ninfer_jax.formats import DirectFormat, Format, QuantizedFormat, get_format
+from ninfer_jax.planes import QuantizedPlanes
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, repr=False)
+class QuantizedTensor:
+    """A weight `w[..., n, k]` of one of the six quantized formats, kept as its planes.
+
+    Attributes:
+        planes: the planes tuple of the format's layout (see `ninfer_jax.planes`); the pytree leaves.
+        format: canonical format name; static.
+        k: logical columns of the whole weight; static. Inside `shard_map`, where the planes are one shard of the
+            columns, it stays the whole weight's and `shape` is the shard's.
+    """
+
+    planes: Any
+    format: str = dataclasses.field(metadata={"static": True})
+    k: int = dataclasses.field(metadata={"static": True})
+
+    @classmethod
+    def quantize(
+        cls, x: Float[AnyArray, "*lead n k"], format: str | Format, *, encoder: str | None = None
+    ) -> "QuantizedTensor":
+        """`planes = pack(encode(x))`; eager.
+
+        Args:
+            x: source values [..., N, K], float32, bfloat16 or float16; NVFP4 needs N % 128 == 0 and K % 64 == 0.
+            format: canonical name or spec of a quantized format.
+            encoder: profile name; None takes the format's own.
+
+        Raises:
+            EncodeError: for a value that is not finite or a scale that cannot be represented.
+            LayoutError: for a shape that the layout cannot hold.
+        """
+        spec = _quantized(format)
+        words = codecs.quantize(x, spec, encoder=encoder)
+        return cls(cast(QuantizedPlanes, layouts.pack(words, spec)), spec.name, int(x.shape[-1]))
+
+    @classmethod
+    def from_payload(
+        cls, payload: bytes | memoryview | np.ndarray, format: str | Format, shape: Sequence[int]
+    ) -> "QuantizedTensor":
+        """The tensor whose planes are read-only NumPy views of a payload; nothing is copied or decoded.
+
+        Args:
+            payload: exactly the bytes of one stored tensor.
+            format: canonical name or spec of a quantized format.
+            shape: logical [N, K].
+
+        Raises:
+            LayoutError: where the byte count does not fit the shape.
+        """
+        spec = _quantized(format)
+        return cls(layouts.payload_to_planes(payload, spec, shape), spec.name, int(shape[-1]))
+
+    def to_payload(self) -> UInt8[np.ndarray, " nbytes"]:
+        """The exact payload bytes of the layout, planes at their offsets and zero bytes between them.
+
+        Raises:
+            LayoutError: for a tensor with leading axes, or one shard of a weight; a payload is one whole [N, K].
+        """
+        if len(self.shape) != 2 or self.shape[1] != self.k:
+            raise LayoutError(
+                f"a payload holds one whole [N, K]; this tensor is {list(self.shape)} with k = {self.k}:"
+                " index the leading axes first, and gather shards"
+            )
+        return layouts.planes_to_payload(self.planes, self.format, self.shape)
+
+    @property
+    def spec(self) -> QuantizedFormat:
+        """The spec of `format`."""
+        return _quantized(self.format)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Logical shape [..., N, K] of the planes present."""
+        codes = self.planes[0]
+        return (*lead_axes(self.planes), codes.shape[-2], logical_columns(self.planes, self.spec, self.k))
+
+    @property
+    def ndim(self) -> int:
+        """Number of logical axes, at least 2."""
+        return self.planes[0].ndim
+
+    @property
+    def dtype(self) -> np.dtype:
+        """What the tensor dequantizes to: float32."""
+        return np.dtype(np.float32)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all planes, padding within rows included."""
+        leaves = [leaf for leaf in self.planes if leaf is not None]
+        return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in leaves)
+
+    @property
+    def bits_per_weight(self) -> float:
+        """`8 * nbytes / (number of logical weights)`."""
+        return 8 * self.nbytes / math.prod(self.shape)
+
+    def __getitem__(self, index: Any) -> "QuantizedTensor":
+        """Select along the first axis without decoding: a leading axis as any array would, rows by slice or ids.
+
+        Raises:
+            LayoutError: for rows out of range or, in NVFP4, a count that is not a multiple of 128.
+            UnsupportedError: for an index that is not one slice, or one 1-D integer array, of the rows.
+        """
+        if self.ndim > 2:
+            if isinstance(index, tuple):
+                raise UnsupportedError(f"index {index!r}: only the first axis of a packed tensor can be indexed")
+            return dataclasses.replace(self, planes=jax.tree.map(lambda leaf: leaf[index], self.planes))
+        return dataclasses.replace(self, planes=self._select_rows(index))
+
+    def _select_rows(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(self.shape[0])
+            if step != 1:
+                return layouts.gather_rows(self.planes, self.format, np.arange(start, stop, step))
+            return layouts.slice_rows(self.planes, self.format, start, stop)
+        if isinstance(index, list | np.ndarray | jax.Array) and np.ndim(index) == 1:
+            return layouts.gather_rows(self.planes, self.format, jnp.asarray(index))
+        raise UnsupportedError(
+            f"rows of a packed tensor are selected by one slice or one 1-D integer array, not {index!r};"
+            " ops.take_rows dequantizes rows"
+        )
+
+    def __repr__(self) -> str:
+        try:
+            return f"QuantizedTensor({self.format}, {list(self.shape)}, {self.bits_per_weight:.3f} bits a weight)"
+        except (AttributeError, IndexError, TypeError):  # leaves that are no arrays: axes, shardings, flags
+            return f"QuantizedTensor({self.format}, k={self.k}, planes={self.planes!r})"
+
+
+def _quantized(format: str | Format) -> QuantizedFormat:
+    spec = get_format(format)
+    if isinstance(spec, DirectFormat):
+        raise UnsupportedError(f"{spec.name} is a direct format; keep it as a jax.Array (load does)")
+    return spec
