@@ -1,0 +1,118 @@
+"""`ninfer-jax convert`: a checkpoint into an artifact, or the plan of it."""
+
+from pathlib import Path
+
+import click
+
+from ninfer_jax.cli.options import (
+    FILE,
+    block_option,
+    budget_option,
+    chosen_recipe,
+    dialect_option,
+    quiet_option,
+    recipe_option,
+    set_option,
+)
+from ninfer_jax.cli.plan import print_dry_run
+from ninfer_jax.cli.progress import progress_display
+from ninfer_jax.cli.summary import print_report
+from ninfer_jax.convert import Settings, convert, join
+from ninfer_jax.recipes import Recipe
+
+
+@click.command("convert")
+@click.argument("source", type=FILE, required=False, metavar="[SRC]")
+@click.argument("out", type=FILE, required=False, metavar="[OUT]")
+@recipe_option(required=True)
+@set_option
+@dialect_option
+@click.option("--dry-run", is_flag=True, help="Print the whole plan and write nothing.")
+@click.option("--config", type=FILE, help="With --dry-run: plan from a config.json alone, without weights.")
+@click.option("--force", is_flag=True, help="Replace OUT, and discard an interrupted conversion to it.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted conversion to OUT.")
+@click.option("--report", "report_file", type=FILE, help="Write a JSON report: errors, sizes, sources with SHA-256.")
+@quiet_option
+@block_option
+@budget_option
+@click.option("--coordinator", metavar="HOST:PORT", help="Convert with several processes; address of process 0.")
+@click.option("--processes", type=click.IntRange(min=1), help="Number of processes that convert together.")
+@click.option("--process-id", type=click.IntRange(min=0), help="Index of this process, from 0.")
+@click.option("--peer-timeout", type=float, default=30.0, show_default=True, help="Seconds until a process is dead.")
+def convert_command(
+    source: Path | None,
+    out: Path | None,
+    recipe_name: str,
+    recipe_options: tuple[str, ...],
+    dialect: str | None,
+    dry_run: bool,
+    config: Path | None,
+    force: bool,
+    resume: bool,
+    report_file: Path | None,
+    quiet: bool,
+    block_size: int | None,
+    memory_budget: int | None,
+    coordinator: str | None,
+    processes: int | None,
+    process_id: int | None,
+    peer_timeout: float,
+) -> None:
+    """Convert the checkpoint SRC into the artifact OUT.
+
+    SRC is a safetensors file, a Hugging Face folder (one file, or shards with an index) or a GGUF file. OUT appears
+    complete or not at all. An interrupted conversion keeps OUT.partial and is continued with --resume.
+
+    Several processes, one for each host, convert together on a shared file system: start the same command on each with
+    --coordinator, --processes and its own --process-id.
+    """
+    if force and resume:
+        raise click.UsageError("--force starts again and --resume continues; give one of them")
+    if block_size is not None and memory_budget is not None:
+        raise click.UsageError("--memory-budget chooses the block size; give one of --block-size and --memory-budget")
+    recipe = chosen_recipe(recipe_name, recipe_options)
+    settings = Settings(block_size, memory_budget, overwrite=force, resume=resume, peer_timeout=peer_timeout)
+    if dry_run:
+        print_dry_run(source, config, recipe, settings, dialect)
+        return
+    if config is not None:
+        raise click.UsageError("--config is for --dry-run; a conversion reads the config.json beside the weights")
+    if source is None or out is None:
+        raise click.UsageError("SRC and OUT are needed")
+    index = _join(coordinator, processes, process_id)
+    _run(source, out, recipe, settings, dialect, report_file, quiet, index)
+
+
+def _join(coordinator: str | None, processes: int | None, process_id: int | None) -> int:
+    """Join the other processes; the index of this one."""
+    given = [value is not None for value in (coordinator, processes, process_id)]
+    if not any(given):
+        return 0
+    if coordinator is None or processes is None or process_id is None:
+        raise click.UsageError("give all of --coordinator, --processes and --process-id, or none")
+    if process_id >= processes:
+        raise click.UsageError(f"--process-id {process_id} of {processes} processes; indices start at 0")
+    if processes > 1:
+        join(coordinator, process_id, processes)
+    return process_id
+
+
+def _run(
+    source: Path,
+    out: Path,
+    recipe: Recipe,
+    settings: Settings,
+    dialect: str | None,
+    report_file: Path | None,
+    quiet: bool,
+    index: int,
+) -> None:
+    with progress_display("converting", quiet=quiet or index != 0) as progress:
+        chosen = Settings(**{**vars(settings), "progress": progress, "hash_sources": report_file is not None})
+        report = convert(source, out, recipe, chosen, dialect=dialect)
+    if index != 0:
+        return
+    if report_file is not None:
+        report.write(report_file)
+    if not quiet:
+        print_report(report)

@@ -1,0 +1,31 @@
+"""What is printed after a conversion."""
+
+import click
+
+from ninfer_jax.cli.plan import print_totals
+from ninfer_jax.cli.sizes import human
+from ninfer_jax.convert import ConversionReport
+
+
+def print_report(report: ConversionReport) -> None:
+    """Print totals by format, the rate and what each stage took.
+
+    Args:
+        report: of the finished conversion.
+    """
+    print_totals(report.by_format())
+    click.echo(
+        f"wrote {report.artifact}: {human(report.artifact_bytes)} from {human(report.source_bytes)} of weights in "
+        f"{report.elapsed_seconds:.1f} s ({human(report.source_rate)}/s)"
+    )
+    wall = max(report.stage_seconds.get("wall", 0.0), 1e-9)
+    shares = ", ".join(
+        f"{stage} {100 * seconds / wall / report.processes:.0f}%"
+        for stage, seconds in report.stage_seconds.items()
+        if stage != "wall"
+    )
+    click.echo(f"busy share of each stage (they overlap): {shares}")
+    for name in report.dropped:
+        click.echo(f"dropped: {name}")
+    for note in report.notes:
+        click.echo(f"note: {note}")
