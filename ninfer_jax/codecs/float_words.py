@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Int32, UInt32
+from jaxtyping import Array, Float32, Int32, UInt32
 
 _FRACTION = 25  # an unrounded significand holds 24 bits of binary32 and two more: a guard bit and a sticky bit
 
@@ -59,11 +59,19 @@ def bits_float(words: UInt32[Array, "*shape"]) -> jax.Array:
     return lax.bitcast_convert_type(words, jnp.float32)
 
 
-def e4m3fn_float(magnitudes: UInt32[Array, "*shape"]) -> jax.Array:
-    """Float32 values of E4M3FN magnitude words 0..0x7E."""
-    normal = (magnitudes << 20) + jnp.uint32(120 << 23)
-    subnormal = magnitudes.astype(jnp.int32).astype(jnp.float32) * jnp.float32(2.0**-9)
-    return jnp.where(magnitudes < 8, subnormal, bits_float(normal))
+def e4m3fn_float(magnitudes: UInt32[Array, "*shape"]) -> Float32[Array, "*shape"]:
+    """Float32 values of E4M3FN magnitude words 0..0x7E: a significand of four bits over a power of two."""
+    field = jnp.maximum(magnitudes >> 3, 1)
+    significand = jnp.where(magnitudes < 8, magnitudes, (magnitudes & 7) | 8)
+    return significand.astype(jnp.int32).astype(jnp.float32) / bits_float((137 - field) << 23)
+
+
+def e4m3fn_words(magnitudes: Float32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
+    """`RNE_e4m3fn` of nonnegative finite float32 values, saturating at 448."""
+    words = float_bits(magnitudes)
+    normal = ((words + 0x7FFFF + ((words >> 20) & 1)) >> 20) - (120 << 3)
+    subnormal = float_bits(magnitudes + jnp.float32(2**14)) & 0xF  # the sum's last place is 2^-9, the subnormal step
+    return jnp.where(words < (121 << 23), subnormal, jnp.minimum(normal, 0x7E))
 
 
 def split_normal(words: UInt32[Array, "*shape"]) -> Unrounded:

@@ -21,15 +21,15 @@ from jaxtyping import Array, Bool, UInt32
 
 from ninfer_jax.codecs.float_words import (
     BFLOAT16,
-    E4M3FN,
     bits_float,
     divide,
+    e4m3fn_words,
     float_bits,
     round_to,
     split,
     split_normal,
 )
-from ninfer_jax.codecs.sources import binary32_words
+from ninfer_jax.codecs.sources import binary32_words, last_axis_maximum, magnitude_words, widen_words
 from ninfer_jax.words import RowScaledWords
 
 FP8_ROW_MAXABS_BF16_V1 = "FP8_ROW_MAXABS_BF16_V1"
@@ -50,19 +50,22 @@ def encode_fp8_row(x: jax.Array) -> tuple[RowScaledWords, Bool[Array, ""]]:
         The words, and False where any value is not finite in BF16 (the words are then meaningless).
     """
     words = binary32_words(x)
-    magnitude = words & 0x7FFFFFFF
-    rounded = (magnitude + 0x7FFF + ((magnitude >> 16) & 1)) >> 16
-    amax = jnp.max(rounded, axis=-1)
+    amax = _round_to_bf16(widen_words(last_axis_maximum(magnitude_words(x)), x.dtype))
     scales = round_to(divide(split(amax << 16), split_normal(jnp.uint32(_WORD_448))), BFLOAT16)
     scales = jnp.maximum(scales, (amax != 0).astype(jnp.uint32))
     lift = jnp.where(amax < _SMALL_ROW, _LIFT, 0)
+    rounded = _round_to_bf16(words & 0x7FFFFFFF)
     quotient = _lifted(rounded, lift[..., None]) * _lifted_reciprocal(scales, lift)[..., None]
     # The real quotient of two 8-bit significands is either an E4M3 midpoint or at least 2^-13 of itself away from one.
     # Sixteen bits of the approximate quotient therefore decide as the real quotient does, ties included.
-    quotient16 = (float_bits(quotient) + 0x80) & jnp.uint32(0xFFFFFF00)
-    codes = round_to(split_normal(quotient16), E4M3FN) | ((words >> 31) << 7)
-    ok = jnp.all(amax < _BF16_INFINITY)
-    return RowScaledWords(codes.astype(jnp.uint8), scales.astype(jnp.uint16)), ok
+    quotient16 = bits_float((float_bits(quotient) + 0x80) & jnp.uint32(0xFFFFFF00))
+    codes = (e4m3fn_words(quotient16) | ((words >> 31) << 7)).astype(jnp.uint8)
+    return RowScaledWords(codes, scales.astype(jnp.uint16)), jnp.all(amax < _BF16_INFINITY)
+
+
+def _round_to_bf16(magnitudes: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
+    """`RNE_bf16` of binary32 magnitude words, as 16-bit words; at least 0x7F80 where the result is not finite."""
+    return (magnitudes + 0x7FFF + ((magnitudes >> 16) & 1)) >> 16
 
 
 def _lifted(words: UInt32[Array, "*lead k"], lift: jax.Array) -> jax.Array:

@@ -6,6 +6,7 @@ outside the valid language (NaN scales, divisors that are not finite and positiv
 """
 
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float32, UInt32
 
 from ninfer_jax.codecs.float_words import (
@@ -32,6 +33,7 @@ def decode_nvfp4(words: NVFP4Words) -> Float32[Array, "*lead n k"]:
     divisors = Unrounded(divisors.significand[..., None, None], divisors.exponent[..., None, None])
     scales = e4m3fn_float(scale_words & 0x7F)
     quotients = [divide(split_normal(float_bits(scales * jnp.float32(unit))), divisors) for unit in (1.0, 1.5)]
+    quotients = lax.optimization_barrier(quotients)  # one pair a group, not one for each of its weights
     lanes = split_groups(codes, NVFP4.group_size).astype(jnp.uint32)
     magnitude = _weights(lanes & 7, *quotients)
     sign = ((lanes >> 3) ^ (scale_words >> 7)[..., None]) << 31

@@ -19,7 +19,7 @@ Nothing is flushed, whatever the size of the values.
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, UInt32
+from jaxtyping import Array, Bool, Float32, UInt32
 
 from ninfer_jax._typing import AnyArray
 from ninfer_jax.codecs.float_words import (
@@ -85,21 +85,20 @@ def encode_nvfp4(x: jax.Array, divisor: AnyArray | None = None) -> tuple[NVFP4Wo
         The words, and False where a value is not finite or too large for the divisor, or the divisor is not a positive
         normal number (the words are then meaningless).
     """
-    words = binary32_words(x)
-    magnitudes = split_groups(words & 0x7FFFFFFF, NVFP4.group_size)
-    group_amax = jnp.max(magnitudes, axis=-1)
+    group_amax = widen_words(last_axis_maximum(split_groups(magnitude_words(x), NVFP4.group_size)), x.dtype)
     divisors = nvfp4_divisor(jnp.max(group_amax, axis=(-2, -1))) if divisor is None else jnp.asarray(divisor)
     scaled_amax = float_bits(_scale(group_amax, divisors[..., None, None]))
     scales = round_to(divide(split_normal(scaled_amax), split_normal(jnp.uint32(_WORD_SIX))), E4M3FN)
     scales = jnp.maximum(scales, (group_amax != 0).astype(jnp.uint32))
-    scaled = float_bits(_scale(magnitudes, divisors[..., None, None, None]))
-    codes = join_groups(_e2m1_magnitudes(scaled, scales), x.shape[-1]) | ((words >> 31) << 3)
+    words = binary32_words(x)
+    scaled = _scale(split_groups(words & 0x7FFFFFFF, NVFP4.group_size), divisors[..., None, None, None])
+    codes = join_groups(_e2m1_magnitudes(float_bits(scaled), scales), x.shape[-1]) | ((words >> 31) << 3)
     ok = jnp.all(group_amax < INFINITY_WORD) & jnp.all(scaled_amax <= LARGEST_SCALED)
     ok &= jnp.all((divisors >= _SMALLEST_NORMAL) & (divisors <= _LARGEST_FINITE))
     return NVFP4Words(codes.astype(jnp.uint8), scales.astype(jnp.uint8), divisors), ok
 
 
-def _scale(magnitudes: UInt32[Array, "*shape"], divisors: UInt32[Array, "*shape"]) -> jax.Array:
+def _scale(magnitudes: UInt32[Array, "*shape"], divisors: UInt32[Array, "*shape"]) -> Float32[Array, "*shape"]:
     """`round_f32(x * d_w)` as float32, from words; a result below 2^-126 may become zero, and its code is 0 either way."""
     normal = bits_float(magnitudes) * bits_float(divisors)
     # A subnormal is `magnitude * 2^-149`: the power moves to the divisor, where it is exact.

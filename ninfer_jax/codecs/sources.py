@@ -12,6 +12,7 @@ from jaxtyping import Array, UInt32
 
 from ninfer_jax._typing import AnyArray
 from ninfer_jax.codecs.float_words import float_bits
+from ninfer_jax.codecs.grouping import split_groups
 from ninfer_jax.errors import FormatError
 
 INFINITY_WORD = 0x7F800000
@@ -51,15 +52,12 @@ def magnitude_words(x: jax.Array) -> jax.Array:
 
 
 def last_axis_maximum(words: jax.Array) -> jax.Array:
-    """`max(words, axis=-1)` in two steps.
+    """`max(words, axis=-1)` of unsigned words in two steps.
 
     XLA's CPU backend reduces the last axis one element at a time, fifty times slower than it reduces any other one with
     vector instructions. The barrier keeps it from joining the two reductions again.
     """
-    *lead, size = words.shape
-    if size % _LANES or size <= _LANES:
-        return jnp.max(words, axis=-1)
-    lanes = jnp.max(words.reshape(*lead, size // _LANES, _LANES), axis=-2)
+    lanes = jnp.max(split_groups(words, _LANES), axis=-2)
     return jnp.max(lax.optimization_barrier(lanes), axis=-1)
 
 
