@@ -1,7 +1,7 @@
 """What happens to a prefill accumulator between the last wgmma and device memory.
 
-    y = act(s0 * a0 + b0) * (s1 * a1 + b1) + r      two parts: [gate; up]
-    y = s0 * a0 + b0 + r                            one part
+    y = act(s0 * a0 + b0) * (s1 * a1 + b1) + r      a gated product: parts gate, up
+    y = s * a + b + r                               a plain one, each part
 
 a are float32 accumulators [rows of W, tokens], s the factors that could not go into the bfloat16 weights (FP8's row
 scales, one over NVFP4's divisor), b a bias a row, r a residual. `Epilogue` is the part inside the kernel, `finish_sums`
@@ -46,7 +46,7 @@ class Epilogue:
       kind: a name of `WEIGHT_KINDS`.
       bias: whether there is a bias.
       residual: whether there is a residual.
-      activation: a name of `ACTIVATIONS` for two parts, None for one.
+      activation: a name of `ACTIVATIONS` for a gated product, else None.
     """
 
     kind: str
@@ -65,16 +65,19 @@ class Epilogue:
             out["bias"] = pad_rows(bias.astype(jnp.float32), padded_rows)
         return out
 
-    def finish(self, accumulators: list[jax.Array], gmem: dict[str, Any], rows: list[Any]) -> jax.Array:
-        """float32 [ROWS, tokens] of the output but for the residual.
+    def finish(self, accumulators: list[jax.Array], gmem: dict[str, Any], rows: list[Any]) -> list[jax.Array]:
+        """Blocks of the output but for the residual: one for a gated product, else one a part.
 
         Args:
           accumulators: float32 [ROWS, tokens], one a part.
           gmem: references to what `operands` gave.
           rows: the first row of W of each part.
+
+        Returns:
+          float32 [ROWS, tokens] each.
         """
         parts = [self._affine(a, gmem, row) for a, row in zip(accumulators, rows, strict=True)]
-        return parts[0] if self.activation is None else ACTIVATIONS[self.activation](parts[0]) * parts[1]
+        return parts if self.activation is None else [ACTIVATIONS[self.activation](parts[0]) * parts[1]]
 
     def _affine(self, accumulator: jax.Array, gmem: dict[str, Any], row: Any) -> jax.Array:
         spread = lambda vector: lax.broadcast_in_dim(vector, accumulator.shape, (0,))

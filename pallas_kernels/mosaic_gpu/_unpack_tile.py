@@ -1,12 +1,14 @@
 """Unpackers of the prefill kernel that Mosaic has no conversion for, each beside its jnp twin.
 
-A tile of 4-bit codes arrives in the layout that lets the copy engine's rows be read 32 bits a thread: thread t of a quad
-holds columns 8t..8t+7 of every 32. One exchange inside the quad gives it columns 8j+2t, 8j+2t+1 for j = 0..3, which is
-what a wgmma register operand wants, so columns keep their order and x needs no permutation:
+A tile of 4-bit codes is read 32 bits a thread: thread t of a quad holds columns 8t..8t+7 of every 32. One exchange
+inside the quad gives it columns 8j+2t, 8j+2t+1 for j = 0..3, which is what a wgmma register operand wants, so columns
+keep their order and x needs no permutation:
 
     q5:  code = low - 16 * h            q6:  code = low + 16 * h0 - 32 * h1           nvfp4:  code = E2M1 value
 
-The twins state the same equations column by column; they run when the kernel is interpreted, where inlined code cannot.
+The words of the middle part, `split_pairs` and `e2m1_pairs`, are programs over `_words`, tested for every code and lane
+with `JnpWords` and `transpose_quad` over four lanes. The twins state the same equations column by column; they run when
+the kernel is interpreted, where inlined code cannot.
 Leaves out Q4, W8 and FP8, which Mosaic converts itself, and all scales. Source: storage-layouts, gpu-kernels.
 """
 
@@ -21,6 +23,8 @@ import numpy as np
 from jax.experimental.mosaic.gpu import utils as mgpu_utils
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import arith, llvm, memref
+
+from pallas_kernels.mosaic_gpu._words import PtxWords
 
 #: Bits of the high plane a column of each kind takes.
 HIGH_BITS = {"q5": 1, "q6": 2}
@@ -72,7 +76,7 @@ def scale_tile(weights: jax.Array, scales: Sequence[jax.Array], short: bool, int
     """weights[r, c] * scales[c // group][r], rounded to bfloat16.
 
     The product is fma(w, hi, w * lo) with scale = hi + lo in bfloat16, which is the exact product rounded but for the
-    last bits of w * lo (2**-17 of the product); a scale of at most 8 significant bits has lo = 0 and needs one multiply.
+    last bits of w * lo (2**-17 of the product). A scale of at most 8 significant bits has lo = 0: one multiply.
 
     Args:
       weights: bfloat16 [64, columns], layout WGMMA.
@@ -154,52 +158,102 @@ def _quad_lane() -> ir.Value:
     return arith.andi(mgpu_utils.thread_idx(), _const(3))
 
 
-def _shr(value: ir.Value, count: int | ir.Value) -> ir.Value:
-    return arith.shrui(value, _const(count) if isinstance(count, int) else count)
-
-
-def _shl(value: ir.Value, count: int) -> ir.Value:
-    return arith.shli(value, _const(count))
-
-
 def _asm(text: str, *operands: ir.Value) -> ir.Value:
     """One 32-bit result of a few instructions without side effects."""
     return llvm.inline_asm(_i32(), list(operands), text, "=r" + ",r" * len(operands))
 
 
-def _transpose_quad(lane: ir.Value) -> Callable[[ir.Value], ir.Value]:
-    """Byte j of thread t becomes byte t of thread j, for the four threads of a quad."""
-    below_two = arith.cmpi(arith.CmpIPredicate.ult, lane, _const(2))
+#: Selectors of the two steps of the exchange, by lane of the quad: own bytes are 0..3, the partner's 4..7.
+QUAD_HALVES = (0x5410, 0x5410, 0x3276, 0x3276)
+QUAD_BYTES = (0x6240, 0x3715, 0x6240, 0x3715)
+
+
+def transpose_quad(words: Any, word: Any, exchange: Callable[[Any, int], Any], halves: Any, odds: Any) -> Any:
+    """Byte j of lane t becomes byte t of lane j, for the four lanes of a quad.
+
+    Args:
+      words: `PtxWords` or `JnpWords`.
+      word: the word of every lane.
+      exchange: (word, distance) to the word of the lane whose number differs in that bit.
+      halves: each lane's selector of `QUAD_HALVES`.
+      odds: each lane's selector of `QUAD_BYTES`.
+    """
+    word = words.prmt(word, exchange(word, 2), halves)
+    return words.prmt(word, exchange(word, 1), odds)
+
+
+def split_pairs(words: Any, kind: str, low: Any, high: Sequence[Any]) -> list[Any]:
+    """bfloat16 pairs of the columns 8j + 2t, 8j + 2t + 1 of one row and 32 columns, j = 0..3.
+
+    Args:
+      words: `PtxWords` or `JnpWords`.
+      kind: "q5" or "q6".
+      low: byte j holds the low nibbles of pair j (what `transpose_quad` gives).
+      high: the row's words of the high plane for these 32 columns (1 of q5, 2 of q6), shifted right by the
+        `2 * HIGH_BITS` * t bits that lead up to lane t's columns.
+    """
+    # A bfloat16 of exponent 2**7 counts in ones: its low bits are the unsigned code with the sign bit flipped, and
+    # 128 + half the range is taken off again.
+    bits = HIGH_BITS[kind]
+    sign = 16 << (bits - 1)
+    bias = (0x4300 | sign) * 0x10001
+    mask = ((2**bits - 1) << 4) * 0x10001
+    and_xor = lambda a, b, c: (a & b) ^ c
+    # High bits of the even and of the odd column of a pair, both moved to bits 4 and up of their byte.
+    even, odd = [words.shift(w, 4) for w in high], [words.shift(w, 4 - bits) for w in high]
+    odd_nibbles = words.shift(low, -4)
+    pairs = []
+    for j in range(4):
+        source, byte = (0, j) if bits == 1 else (j // 2, 2 * (j % 2))
+        # Bytes 1 and 3 are masked away, whatever is picked for them.
+        top = words.prmt(even[source], odd[source], (4 + byte) << 8 | byte)
+        top = words.lop3(top, mask, bias, and_xor)
+        code = words.lop3(words.prmt(low, odd_nibbles, (4 + j) << 8 | j), 0x000F000F, top, and_xor)
+        pairs.append(words.sub_bf16x2(code, bias))
+    return pairs
+
+
+def e2m1_pairs(words: Any, codes: Any) -> list[Any]:
+    """bfloat16 pairs of the E2M1 values of 8 nibbles, lowest first.
+
+    Args:
+      words: `PtxWords` or `JnpWords`.
+      codes: byte j holds the two codes of pair j.
+    """
+    # A code's low three bits pick the two bytes of its bfloat16 from tables; its sign picks the high byte with or
+    # without the sign bit.
+    either = lambda a, b, c: (a & b) | c
+    magnitudes = words.lop3(codes, 0x77777777, 0, either)
+    signs = words.lop3(words.shift(codes, -1), 0x44444444, 0x32103210, either)
+    pairs = []
+    for half in range(2):
+        pick, signed = words.shift(magnitudes, -16 * half), words.shift(signs, -16 * half)
+        low = words.prmt(0xC0800000, 0xC0804000, pick)
+        plus = words.prmt(0x3F3F3F00, 0x40404040, pick)
+        minus = words.lop3(plus, 0x80808080, 0, lambda a, b, c: (a | b) | c)
+        high = words.prmt(plus, minus, signed)
+        pairs += [words.prmt(low, high, select) for select in (0x5140, 0x7362)]
+    return pairs
+
+
+def _assemble(codes: Any, pairs: Callable[[Any, tuple[int, ...], ir.Value], list[ir.Value]]) -> Any:
+    """The bfloat16 tile whose register pairs `pairs(words, index, transposed word)` gives, four to a word."""
+    words, lane = PtxWords(), _quad_lane()
+    at_most_one = arith.cmpi(arith.CmpIPredicate.ult, lane, _const(2))
     even = arith.cmpi(arith.CmpIPredicate.eq, arith.andi(lane, _const(1)), _const(0))
-    # Own bytes are 0..3 of the selector, the partner's 4..7; a thread keeps the half that is already in place.
-    halves = arith.select(below_two, _const(0x5410), _const(0x3276))
-    bytes_ = arith.select(even, _const(0x6240), _const(0x3715))
-
-    def transpose(word: ir.Value) -> ir.Value:
-        word = mgpu_utils.prmt(word, mgpu_utils.shfl_bfly(word, 2), halves)
-        return mgpu_utils.prmt(word, mgpu_utils.shfl_bfly(word, 1), bytes_)
-
-    return transpose
-
-
-def _assemble(codes: Any, pairs: Callable[[tuple[int, ...], ir.Value], list[ir.Value]]) -> Any:
-    """The bfloat16 tile whose register pairs `pairs(index, transposed word)` gives, four to a word."""
-    transpose = _transpose_quad(_quad_lane())
+    halves = arith.select(at_most_one, _const(QUAD_HALVES[0]), _const(QUAD_HALVES[2]))
+    odds = arith.select(even, _const(QUAD_BYTES[0]), _const(QUAD_BYTES[1]))
     pair_type = ir.VectorType.get((2,), ir.BF16Type.get())
     registers = np.empty(mgpu.WGMMA_LAYOUT.registers_shape(codes.shape), dtype=object)
-    for index, word in np.ndenumerate(codes.registers):
-        for j, pair in enumerate(pairs(index, transpose(mgpu_utils.bitcast(word, _i32())))):
+    for index, register in np.ndenumerate(codes.registers):
+        word = transpose_quad(words, mgpu_utils.bitcast(register, _i32()), mgpu_utils.shfl_bfly, halves, odds)
+        for j, pair in enumerate(pairs(words, index, word)):
             registers[(index[0], index[1] * 4 + j, *index[2:])] = mgpu_utils.bitcast(pair, pair_type)
     return mgpu.FragmentedArray(_registers=registers, _layout=mgpu.WGMMA_LAYOUT, _is_signed=None)
 
 
 def _split_body(kind: str) -> Callable[..., Any]:
-    # A bfloat16 of exponent 2**7 counts in ones: bits under the mantissa's top are the unsigned code, the sign bit of
-    # the code is flipped, and 128 + half the range is taken off again.
     bits = HIGH_BITS[kind]
-    sign = 16 << (bits - 1)
-    bias = (0x4300 | sign) * 0x10001
-    mask = ((2**bits - 1) << 4) * 0x10001
 
     def body(ctx: Any, codes: Any, high: Any) -> Any:
         del ctx
@@ -207,37 +261,11 @@ def _split_body(kind: str) -> Callable[..., Any]:
 
         def word_at(column: int, half: int) -> ir.Value:
             run = high.registers[0, column // 4, 0, 0, half, 0, 0, 0]
-            return mgpu_utils.bitcast(mgpu_utils.vector_slice(run, slice(column % 4, column % 4 + 1)), _i32())
+            word = mgpu_utils.bitcast(mgpu_utils.vector_slice(run, slice(column % 4, column % 4 + 1)), _i32())
+            return arith.shrui(word, shift)
 
-        def pairs(index: tuple[int, ...], word: ir.Value) -> list[ir.Value]:
-            block, half = index[1], index[4]
-            # High bits of the even and of the odd column of a pair, both moved to bits 4 and up of their byte.
-            words = [_shr(word_at(block * bits + i, half), shift) for i in range(bits)]
-            even, odd = [_shl(w, 4) for w in words], [_shl(w, 4 - bits) for w in words]
-            odd_nibbles = _shr(word, 4)
-            out = []
-            for j in range(4):
-                source, byte = (0, j) if bits == 1 else (j // 2, 2 * (j % 2))
-                out.append(
-                    _asm(
-                        f"""
-                        {{
-                        .reg .b32 low, top, code;
-                        prmt.b32 low, $1, $2, 0xF{4 + j}F{j};
-                        prmt.b32 top, $3, $4, 0xF{4 + byte}F{byte};
-                        lop3.b32 top, top, {mask}, {bias}, (0xf0 & 0xcc) ^ 0xaa;
-                        lop3.b32 code, low, 0x000F000F, top, (0xf0 & 0xcc) ^ 0xaa;
-                        mov.b32 top, {bias};
-                        sub.bf16x2 $0, code, top;
-                        }}
-                        """,
-                        word,
-                        odd_nibbles,
-                        even[source],
-                        odd[source],
-                    )
-                )
-            return out
+        def pairs(words: Any, index: tuple[int, ...], word: ir.Value) -> list[ir.Value]:
+            return split_pairs(words, kind, word, [word_at(index[1] * bits + i, index[4]) for i in range(bits)])
 
         return _assemble(codes, pairs)
 
@@ -246,34 +274,7 @@ def _split_body(kind: str) -> Callable[..., Any]:
 
 def _e2m1_body(ctx: Any, codes: Any) -> Any:
     del ctx
-
-    def pairs(index: tuple[int, ...], word: ir.Value) -> list[ir.Value]:
-        del index
-        # A code's low three bits pick the two bytes of its bfloat16 from tables; its sign picks the high byte with or
-        # without the sign bit.
-        magnitudes = arith.andi(word, _const(0x77777777))
-        signs = arith.ori(_shr(arith.andi(word, _const(0x88888888)), 1), _const(0x32103210))
-        out = []
-        for half in range(2):
-            pick = magnitudes if half == 0 else _shr(magnitudes, 16)
-            signed = signs if half == 0 else _shr(signs, 16)
-            low = _asm("prmt.b32 $0, 0xC0800000, 0xC0804000, $1;", pick)
-            high = _asm(
-                """
-                {
-                .reg .b32 plus, minus;
-                prmt.b32 plus, 0x3F3F3F00, 0x40404040, $1;
-                or.b32 minus, plus, 0x80808080;
-                prmt.b32 $0, plus, minus, $2;
-                }
-                """,
-                pick,
-                signed,
-            )
-            out += [_asm(f"prmt.b32 $0, $1, $2, {select};", low, high) for select in ("0x5140", "0x7362")]
-        return out
-
-    return _assemble(codes, pairs)
+    return _assemble(codes, lambda words, index, word: e2m1_pairs(words, word))
 
 
 def _scale_body(short: bool) -> Callable[..., Any]:

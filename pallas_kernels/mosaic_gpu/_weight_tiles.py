@@ -5,8 +5,9 @@ the scale words a warpgroup fetches ahead, and the bfloat16 tile handed to the t
 
     tile[r, c] = bfloat16(code[r, c] * scale[r, c // group])          (fp8: code alone, its row scale is an epilogue)
 
-Codes and products of E2M1 and E4M3FN values are exact in bfloat16; a product with a binary16 scale is rounded. Leaves out the pipeline (prefill_sm90) and everything after the accumulator (_epilogue). Source:
-storage-layouts, gpu-kernels.
+Codes and products of E2M1 and E4M3FN values are exact in bfloat16; a product with a binary16 scale is rounded. Columns
+keep their order, so x is read as it lies (the decode kernel's _unpack permutes them). Leaves out the pipeline
+(prefill_sm90) and everything after the accumulator (_epilogue). Source: storage-layouts, gpu-kernels.
 """
 
 import dataclasses
@@ -88,14 +89,18 @@ class WeightTiles:
           padded_rows: rows the last tile ends at; only scales, which are loaded and not copied by the copy engine
             (whose reads past the end give zeros), need rows there.
         """
-        n = self.n
-        codes = jnp.asarray(planes.codes)
-        if self.kind == "fp8" and codes.shape[1] % 16:
-            # The copy engine needs rows of a multiple of 16 bytes: the one case that copies the weight.
-            codes = jnp.pad(codes, ((0, 0), (0, -codes.shape[1] % 16)))
+        # The copy engine moves whole tiles of 8 rows and a swizzle's bytes. Only a weight that has no whole number of
+        # these (rows, or an FP8 weight's columns) is copied.
+        n = -(-self.n // 8) * 8
+        codes = pad_rows(jnp.asarray(planes.codes), n)
+        width = self.block_k * self.code_bits // 8
+        if self.kind == "fp8" and codes.shape[1] % width:
+            codes = jnp.pad(codes, ((0, 0), (0, -codes.shape[1] % width)))
         views = {"codes": lax.bitcast_convert_type(codes, self.code_dtype).reshape(n, -1)}
         if self.high_words:
-            views["high"] = lax.bitcast_convert_type(jnp.asarray(planes.high).reshape(n, -1, 4), jnp.uint32)
+            views["high"] = lax.bitcast_convert_type(
+                pad_rows(jnp.asarray(planes.high), n).reshape(n, -1, 4), jnp.uint32
+            )
         if self.kind == "nvfp4":
             views["scales"] = lax.bitcast_convert_type(jnp.asarray(planes.scales), jnp.uint32)
         elif self.kind != "fp8":
@@ -111,8 +116,17 @@ class WeightTiles:
             out["high"] = plgpu.SMEM((stages, self.rows, self.high_words), jnp.uint32)
         return out
 
-    def copy(self, gmem: dict[str, Any], smem: dict[str, Any], row: Any, step: Any, slot: Any, dst: int, count: int,
-             barrier: Any) -> None:
+    def copy(
+        self,
+        gmem: dict[str, Any],
+        smem: dict[str, Any],
+        row: Any,
+        step: Any,
+        slot: Any,
+        dst: int,
+        count: int,
+        barrier: Any,
+    ) -> None:
         """Start the copies of `count` rows from `row` on, K step `step`, to rows `dst` on of the stage `slot`."""
         for name in ("codes", "high")[: self.copies]:
             width = self.block_k if name == "codes" else self.high_words
@@ -123,7 +137,7 @@ class WeightTiles:
             )
 
     def fetch_scales(self, gmem: dict[str, Any], row: Any, step: Any, interpret: bool) -> tuple[jax.Array, ...]:
-        """The scale words of `ROWS` rows from `row` on for K step `step`, one vector a group (nvfp4: a vector a 4 groups)."""
+        """Scale words of `ROWS` rows from `row` on for K step `step`: a vector a group, of nvfp4 one for 4 groups."""
         if self.kind == "fp8":
             return ()
         if self.kind == "nvfp4":
@@ -143,8 +157,9 @@ class WeightTiles:
             for g in range(groups)
         )
 
-    def read(self, smem: dict[str, Any], slot: Any, row: Any, scales: tuple[jax.Array, ...], interpret: bool
-             ) -> list[jax.Array]:
+    def read(
+        self, smem: dict[str, Any], slot: Any, row: Any, scales: tuple[jax.Array, ...], interpret: bool
+    ) -> list[jax.Array]:
         """The tile of `ROWS` rows from `row` on of the stage, as register operands of `CHUNK` columns each.
 
         Args:
@@ -183,4 +198,3 @@ class WeightTiles:
         else:
             halves = [lax.bitcast_convert_type(w, jnp.float16) for w in scales]
         return [half.astype(jnp.float32) for half in halves]
-
