@@ -12,7 +12,7 @@ from ninfer_jax.recipes.placement import fits, store
 from ninfer_jax.recipes.rows import describe
 from ninfer_jax.recipes.schema import Rule
 from ninfer_jax.recipes.scope import Scope
-from ninfer_jax.recipes.templates import stored_rows
+from ninfer_jax.recipes.templates import filled, stored_rows
 from ninfer_jax.sources import SourceTensor
 
 
@@ -41,10 +41,14 @@ def apply_rules(
         if index is None:
             raise RecipeError(_unmatched(rules, tensor))
         taken[index] += 1
-        if rules[index].storage is None:
+        storage = rules[index].storage
+        if storage is None:
             dropped.append(tensor.name)
-        else:
-            specs.append(_store(rules[index], tensor, scope))
+            continue
+        storage = filled(storage, scope)
+        name = scope.text(rules[index].name, name=tensor.name)
+        rows = stored_rows(tensor, storage)
+        specs.append(store(name, rows, storage.format, cast=storage.cast, encoder=storage.encoder))
     for number, (rule, count) in enumerate(zip(rules, taken, strict=True), 1):
         if not count and not rule.optional:
             raise RecipeError(_idle(number, rule, tensors))
@@ -61,15 +65,6 @@ def _matches(rule: Rule, tensor: SourceTensor, scope: Scope) -> bool:
     if rule.min_k is not None and (not tensor.shape or tensor.shape[-1] < rule.min_k):
         return False
     return not (rule.fits and rule.storage) or fits(scope.text(rule.storage.format), tensor.shape)
-
-
-def _store(rule: Rule, tensor: SourceTensor, scope: Scope) -> TensorSpec:
-    storage = rule.storage
-    if storage is None:
-        raise RecipeError(f"tensor {tensor.name!r} is dropped")
-    encoder = None if storage.encoder is None else scope.text(storage.encoder)
-    name = scope.text(rule.name, name=tensor.name)
-    return store(name, stored_rows(tensor, storage), scope.text(storage.format), cast=storage.cast, encoder=encoder)
 
 
 def _unmatched(rules: tuple[Rule, ...], tensor: SourceTensor) -> str:

@@ -10,7 +10,7 @@ from ninfer_jax.formats import DirectFormat, Format, get_format
 from ninfer_jax.layouts import geometry
 from ninfer_jax.recipes.objects import Cast, RowSource, TensorSpec, WordSource
 from ninfer_jax.recipes.rows import describe
-from ninfer_jax.sources import FLOAT_TYPES, INTEGER_TYPES
+from ninfer_jax.sources import DIALECTS, FLOAT_TYPES, INTEGER_TYPES
 
 SOURCE = "source"
 """Format keyword: the words as they are, direct or quantized."""
@@ -22,9 +22,7 @@ _SAME_TYPE = {"BF16": "BF16", "F32": "FP32", "I32": "I32"}
 _WIDENED = {"F16": "FP32", "F64": "FP32", **dict.fromkeys(INTEGER_TYPES - {"I32"}, "I32")}
 _CASTS = {
     "BF16": {"F32": ("round", "exact"), "F16": ("round", "exact")},
-    "FP32": {
-        **dict.fromkeys(("BF16", "F16", "F8_E4M3", "F8_E5M2", "F64"), ("round", "exact")),
-    },
+    "FP32": dict.fromkeys(("BF16", "F16", "F64"), ("round", "exact")),
     "I32": {
         **dict.fromkeys(INTEGER_TYPES - {"I32"}, ("round", "exact")),
         **dict.fromkeys(("F16", "BF16", "F32", "F64"), ("exact",)),
@@ -87,6 +85,11 @@ def _own_format(name: str, rows: RowSource, *, widen: bool) -> tuple[str, Cast |
         return _SAME_TYPE[rows.dtype], None
     if widen and rows.dtype in _WIDENED:
         return _WIDENED[rows.dtype], "exact"
+    if rows.dtype.startswith("F8_"):
+        raise RecipeError(
+            f"{name}: {describe(rows)}: float8 codes without their scales are no weight; open the checkpoint with the "
+            f"dialect that knows them ({', '.join(DIALECTS)}), or drop it"
+        )
     hint = next((f'format = "{target}" with cast = "{modes[-1]}"' for target, modes in _casts_of(rows.dtype)), None)
     use = f"name {hint}, or drop it" if hint else "drop it"
     raise RecipeError(f"{name}: {describe(rows)}: no direct format stores {rows.dtype} words; {use}")

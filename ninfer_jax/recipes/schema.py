@@ -64,7 +64,14 @@ _STEPS: Mapping[str, Kind] = {
 
 @dataclass(frozen=True)
 class Storage:
-    """How selected rows are stored; see `ninfer_jax.recipes.store`."""
+    """How selected rows are stored; see `ninfer_jax.recipes.store`.
+
+    Attributes:
+        format: canonical name or keyword, or a template of one.
+        cast: cast of a direct format.
+        encoder: encoder profile, or a template that may give an empty text for none.
+        reciprocal: True where the divisor of NVFP4 is made from a multiplier.
+    """
 
     format: str
     cast: Cast | None

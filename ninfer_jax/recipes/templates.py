@@ -5,7 +5,7 @@ Every source tensor is looked up, checked against the shape that the recipe expe
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -71,13 +71,13 @@ class Expansion:
         if absent:
             self.notes.append(f"{name}: left out, because the option {absent[0]} was not given")
             return []
+        storage = filled(entry.storage, scope)
         try:
-            rows = [self._part(part, entry.storage, scope) for part in entry.parts]
+            rows = [self._part(part, storage, scope) for part in entry.parts]
             joined = self._apply(rows[0] if len(rows) == 1 else concat(*rows), entry.steps, scope)
         except RecipeError as error:
             raise RecipeError(f"object {name}: {error}") from None
-        encoder = None if entry.storage.encoder is None else scope.text(entry.storage.encoder)
-        return [store(name, joined, scope.text(entry.storage.format), cast=entry.storage.cast, encoder=encoder)]
+        return [store(name, joined, storage.format, cast=storage.cast, encoder=storage.encoder)]
 
     def _part(self, part: Part, storage: Storage, scope: Scope) -> RowSource:
         if part.ids is not None:
@@ -120,6 +120,12 @@ def _id_lists(entry: ObjectEntry) -> list[str]:
     steps = [step for part in entry.parts for step in part.steps] + list(entry.steps)
     gathered = [value for kind, value in steps if kind == "gather"]
     return [part.ids for part in entry.parts if part.ids is not None] + gathered
+
+
+def filled(storage: Storage, scope: Scope) -> Storage:
+    """A storage whose templates are replaced by their values; an empty encoder is none."""
+    encoder = scope.text(storage.encoder) if storage.encoder is not None else ""
+    return replace(storage, format=scope.text(storage.format), encoder=encoder or None)
 
 
 def stored_rows(rows: RowSource, storage: Storage) -> RowSource:

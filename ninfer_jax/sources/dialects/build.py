@@ -69,7 +69,8 @@ def multiplier_nvfp4(
     """NVFP4 with a stored multiplier s2: exact words but for the divisor, which only a recipe may make from it."""
     shape, parts = nvfp4_parts(name, packed, scale, dialect), (packed, scale, multiplier)
     word = one_f32_word(multiplier, dialect)
-    reciprocal = np.float32(1) / np.uint32(word).view(np.float32)
+    with np.errstate(over="ignore"):
+        reciprocal = np.float32(1) / np.uint32(word).view(np.float32)
     note = f"{name}: divisor = round_f32(1 / s2), s2 = {word:#010x} from {multiplier.name}"
     with_divisor = None
     if np.isfinite(reciprocal) and reciprocal > 0:

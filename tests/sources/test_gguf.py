@@ -1,0 +1,114 @@
+"""GGUF files: plain tensors, Q8_0 word for word, other block types decoded by the package."""
+
+import gguf
+import numpy as np
+import pytest
+
+from ninfer_jax.errors import SourceError, UnsupportedError
+from ninfer_jax.sources import DecodedTensor, open_checkpoint
+from ninfer_jax.words import GroupedWords
+from tests.oracle import grouped
+
+RNG = np.random.default_rng(3)
+VALUES = (RNG.standard_normal((6, 96)) * 0.1).astype(np.float32)
+
+
+def blocks(codes: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """Q8_0 rows: binary16 d, then 32 int8, for each group."""
+    rows, k = codes.shape
+    out = np.empty((rows, k // 32, 34), np.uint8)
+    out[..., :2] = scales[..., None].view(np.uint8)
+    out[..., 2:] = codes.reshape(rows, -1, 32).view(np.uint8)
+    return out.reshape(rows, -1)
+
+
+def q8(rows=6, k=96):
+    codes = RNG.integers(-127, 128, (rows, k)).astype(np.int8)
+    scales = RNG.integers(1, 0x7C00, (rows, k // 32)).astype(np.uint16)
+    codes[1, 32:64], scales[1, 1] = 0, 0
+    return codes, scales
+
+
+def write(path, tensors):
+    writer = gguf.GGUFWriter(path, "llama")
+    for name, (data, kind) in tensors.items():
+        writer.add_tensor(name, data, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+Q8_0, Q4_0 = gguf.GGMLQuantizationType.Q8_0, gguf.GGMLQuantizationType.Q4_0
+
+
+def test_q8_0_maps_word_for_word(tmp_path):
+    codes, scales = q8()
+    with open_checkpoint(write(tmp_path / "m.gguf", {"a.weight": (blocks(codes, scales), Q8_0)})) as checkpoint:
+        tensor = checkpoint["a.weight"]
+        assert (tensor.shape, tensor.format, checkpoint.name) == ((6, 96), "W8G32_F16S", "m")
+        for start, stop in ((0, 6), (1, 4)):
+            words = tensor.read_words(start, stop)
+            assert isinstance(words, GroupedWords)
+            np.testing.assert_array_equal(words.codes, codes[start:stop])
+            np.testing.assert_array_equal(words.scales, scales[start:stop])
+        expected = grouped.decode(codes, scales, "W8G32_F16S")
+        np.testing.assert_array_equal(tensor.read(0, 6).view(np.uint32), expected)
+
+
+@pytest.mark.parametrize(
+    ("code", "scale", "rule"),
+    [(-128, 0x3C00, "-127 to 127"), (1, 0x0000, "scale zero"), (1, 0x8000, "binary16, finite"),
+     (1, 0xBC00, "binary16, finite"), (1, 0x7C00, "binary16, finite"), (1, 0x7E00, "binary16, finite")],
+)  # fmt: skip
+def test_blocks_that_do_not_map_are_found_when_read(tmp_path, code, scale, rule):
+    codes, scales = q8()
+    codes[3, 70], scales[3, 2] = code, scale
+    with open_checkpoint(write(tmp_path / "m.gguf", {"a": (blocks(codes, scales), Q8_0)})) as checkpoint:
+        checkpoint["a"].read_words(0, 3)
+        with pytest.raises(SourceError, match=rule) as caught:
+            checkpoint["a"].read_words(2, 6)
+        assert "[3, 2" in str(caught.value)
+
+
+def test_other_types_decode_and_plain_types_stay(tmp_path):
+    packed = gguf.quants.quantize(VALUES, Q4_0)
+    tensors = {"q4": (packed, Q4_0), "f32": (VALUES, None), "f16": (VALUES.astype(np.float16), None)}
+    with open_checkpoint(write(tmp_path / "m.gguf", tensors)) as checkpoint:
+        tensor = checkpoint["q4"]
+        assert isinstance(tensor, DecodedTensor)
+        assert (tensor.shape, tensor.dialect) == ((6, 96), "gguf")
+        np.testing.assert_array_equal(tensor.read(2, 5), gguf.quants.dequantize(packed, Q4_0)[2:5])
+        assert (checkpoint["f32"].dtype, checkpoint["f16"].dtype) == ("F32", "F16")
+        np.testing.assert_array_equal(checkpoint["f32"].read(1, 6), VALUES[1:])
+        assert checkpoint["f32"].sources == (("f32", "m.gguf"),)
+
+
+def test_a_three_dimensional_q8_0_tensor_does_not_map(tmp_path):
+    codes, scales = q8(8, 64)
+    data = blocks(codes, scales).reshape(2, 4, -1)
+    with open_checkpoint(write(tmp_path / "m.gguf", {"a": (data, Q8_0)})) as checkpoint:
+        tensor = checkpoint["a"]
+        assert isinstance(tensor, DecodedTensor)
+        assert "rank 3" in tensor.reason
+        expected = grouped.decode(codes, scales, "W8G32_F16S").reshape(2, 4, 64)
+        np.testing.assert_array_equal(tensor.read(1, 2).view(np.uint32), expected[1:])
+
+
+def test_broken_files(tmp_path):
+    whole = write(tmp_path / "m.gguf", {"a": (VALUES, None)}).read_bytes()
+    for size in (0, 4, 30, len(whole) // 2, len(whole) - 40):
+        (tmp_path / "b.gguf").write_bytes(whole[:size])
+        with pytest.raises(SourceError, match=r"b\.gguf"):
+            open_checkpoint(tmp_path / "b.gguf")
+    (tmp_path / "b.gguf").write_bytes(b"JUNK" + whole[4:])
+    with pytest.raises(SourceError, match="not a readable GGUF file"):
+        open_checkpoint(tmp_path / "b.gguf")
+
+
+def test_the_package_is_an_extra(tmp_path, monkeypatch):
+    path = write(tmp_path / "m.gguf", {"a": (VALUES, None)})
+    monkeypatch.setitem(__import__("sys").modules, "gguf", None)
+    with pytest.raises(UnsupportedError, match="extra gguf"):
+        open_checkpoint(path)
