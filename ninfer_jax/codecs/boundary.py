@@ -5,7 +5,7 @@ unsigned integers; here they become the integers, and NaN payloads survive. This
 legal (see `violations`).
 """
 
-from typing import cast
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +15,9 @@ from jax import lax
 from ninfer_jax._typing import AnyArray
 from ninfer_jax.errors import FormatError
 from ninfer_jax.formats import BlockScaledFormat, DirectFormat, Format, GroupedFormat, RowScaledFormat
-from ninfer_jax.words import GroupedWords, NVFP4Words, QuantizedWords, RowScaledWords, Words
+from ninfer_jax.words import GroupedWords, NVFP4Words, RowScaledWords, Words
 
+_WordsT = TypeVar("_WordsT", GroupedWords, NVFP4Words, RowScaledWords)
 _SAME_BITS = {"bfloat16": "uint16", "float16": "uint16", "float32": "uint32", "float8_e4m3fn": "uint8"}
 
 
@@ -58,10 +59,10 @@ def integer_words(array: AnyArray, dtype: str, what: str) -> AnyArray:
     return array.view(dtype)
 
 
-def _typed(words: Words, kind: type, format: Format) -> QuantizedWords:
+def _typed(words: Words, kind: type[_WordsT], format: Format) -> _WordsT:
     if not isinstance(words, kind):
         raise FormatError(f"{format.name} takes {kind.__name__}, not {type(words).__name__}")
-    return cast(QuantizedWords, words)
+    return words
 
 
 def _grouped(words: GroupedWords, format: GroupedFormat) -> GroupedWords:
@@ -93,7 +94,7 @@ def _row_scaled(words: RowScaledWords, format: RowScaledFormat) -> RowScaledWord
 def _require_rank(codes: AnyArray, rank: int, format: Format) -> None:
     if codes.ndim < rank or codes.shape[-1] == 0:
         raise FormatError(
-            f"{format.name} codes of shape {list(codes.shape)}: at least {rank} axes and a last axis of K >= 1 are needed"
+            f"{format.name} codes of shape {list(codes.shape)}: give at least {rank} axes and a last axis of K >= 1"
         )
 
 

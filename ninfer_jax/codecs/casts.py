@@ -1,7 +1,7 @@
 """Direct words: identity, and the few explicit casts a recipe may name (tensor-formats §3.1).
 
-Nothing is converted implicitly, and nothing wraps, truncates or saturates. All work is on the host, on integer words where
-bits matter, so subnormals, signed zeros and NaN payloads are safe.
+Nothing is converted implicitly, and nothing wraps, truncates or saturates. All work is on the host, on integer words
+where bits matter, so subnormals, signed zeros and NaN payloads are safe.
 """
 
 from collections.abc import Callable

@@ -118,7 +118,7 @@ def divide(numerator: Unrounded, denominator: Unrounded) -> Unrounded:
 
 
 def round_to(value: Unrounded, target: FloatFormat) -> UInt32[Array, "*shape"]:
-    """`RNE(value)` as a word of `target`: round to nearest, ties to even, gradual underflow, overflow to `target.top`."""
+    """`RNE(value)` as a word of `target`: nearest, ties to even, gradual underflow, overflow to `target.top`."""
     biased = value.exponent + target.bias
     kept = value.significand
     drop = _FRACTION - target.mantissa_bits + jnp.maximum(1 - biased, 0)

@@ -2,14 +2,14 @@
 
 The profile, for one row of a source; every rounding is to nearest, ties to even, with gradual underflow:
 
-1. Each value is rounded to binary32, then to BF16: `b[i]`. The encoder fails if any is not finite, so it fails for NaN,
-   infinities, and binary32 magnitudes from 0x7F7F8000 up (these round to a BF16 infinity).
-2. `amax = max_i |b[i]|`. If it is zero, the scale is positive zero. Otherwise `scale = RNE_bf16(amax / 448)` of the real
-   quotient.
-3. Rescue: a scale that rounds to zero becomes 0x0001 (2^-133). No scale overflows: the largest is that of amax = 0x7F7F,
-   and its product with 448 is finite.
-4. Each code is `RNE_e4m3fn(b[i] / scale)` of the real quotient, saturating at the magnitude 448 (0x7E). Saturation happens
-   when the scale was rounded down, at most to 448 * 1.5 with subnormal scales.
+1. Each value is rounded to binary32, then to BF16: `b[i]`. The encoder fails if any is not finite, so it fails for
+   NaN, infinities, and binary32 magnitudes from 0x7F7F8000 up (these round to a BF16 infinity).
+2. `amax = max_i |b[i]|`. If it is zero, the scale is positive zero. Otherwise `scale = RNE_bf16(amax / 448)` of the
+   real quotient.
+3. Rescue: a scale that rounds to zero becomes 0x0001 (2^-133). No scale overflows: the largest is that of
+   amax = 0x7F7F, and its product with 448 is finite.
+4. Each code is `RNE_e4m3fn(b[i] / scale)` of the real quotient, saturating at the magnitude 448 (0x7E). Quotients above
+   464 occur only with subnormal scales, which can be rounded down by a third.
 5. A code has the sign of its source, so negative zero gives 0x80, in a row of zeros too.
 
 Nothing is flushed, whatever the size of the values.
@@ -69,7 +69,7 @@ def _round_to_bf16(magnitudes: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape
 
 
 def _lifted(words: UInt32[Array, "*lead k"], lift: jax.Array) -> jax.Array:
-    """BF16 magnitudes times `2^lift` as float32; in a row without a lift, subnormals are far below every code and drop."""
+    """BF16 magnitudes times `2^lift` as float32; without a lift subnormals drop, being far below every code."""
     subnormal = words.astype(jnp.int32).astype(jnp.float32) * jnp.float32(2.0 ** (_LIFT - 133))
     subnormal = jnp.where(lift == 0, jnp.float32(0), subnormal)
     normal = (words << 16) + (lift.astype(jnp.uint32) << 23)

@@ -50,8 +50,8 @@ def scale_words(amax: UInt32[Array, "*lead"], spec: GroupedFormat) -> UInt32[Arr
 def reciprocals(scales: UInt32[Array, "*lead"]) -> Float32[Array, "*lead"]:
     """`inv32 = round_f32(1 / scale32)` of binary16 words; any finite value for the zero scale, whose codes are 0.
 
-    It is the reciprocal of the significand, rounded exactly, over a power of two. Ending in a division matters for speed
-    alone: XLA never recomputes one for each value of a group, as it does with cheaper operations.
+    It is the reciprocal of the significand, rounded exactly, over a power of two. Ending in a division matters for
+    speed alone: XLA never recomputes one for each value of a group, as it does with cheaper operations.
     """
     normal = (scales << 13) + jnp.uint32(112 << 23)
     subnormal = float_bits(scales.astype(jnp.int32).astype(jnp.float32) * jnp.float32(2.0**-24))

@@ -8,11 +8,11 @@ gradual underflow, and `round_f32` is to binary32:
    0x7F7FFFFF (amax below about 2^-116.6); for amax = 0, `d_w = 1`.
 3. For a group of 16 columns: `y = round_f32(max |x[i]| * d_w)`. `scale = RNE_e4m3fn(y / 6)` of the real quotient.
    A group of zeros has scale zero. Rescue: any other scale that rounds to zero becomes 0x01 (2^-9).
-4. Overflow: with the divisor of its own matrix, `y / 6` never rounds above 448. With a divisor given by the caller (for a
-   row block of a larger matrix) the encoder fails if `y > 2784`, which is where `y / 6` rounds above 448; and the divisor
-   must be a positive normal binary32 number.
-5. For each value: `z = round_f32(|x| * d_w)`; the code magnitude is `RNE_e2m1(z / scale)` of the real quotient, saturating
-   at 6; ties go to the even code word. The code has the sign of its source, so negative zero gives 0x8.
+4. Overflow: with the divisor of its own matrix, `y / 6` never rounds above 448. With a divisor given by the caller (for
+   a row block of a larger matrix) the encoder fails if `y > 2784`, which is where `y / 6` rounds above 448; and the
+   divisor must be a positive normal binary32 number.
+5. For each value: `z = round_f32(|x| * d_w)`; the code magnitude is `RNE_e2m1(z / scale)` of the real quotient,
+   saturating at 6; ties go to the even code word. The code has the sign of its source, so negative zero gives 0x8.
 
 Nothing is flushed, whatever the size of the values.
 """
@@ -98,8 +98,8 @@ def encode_nvfp4(x: jax.Array, divisor: AnyArray | None = None) -> tuple[NVFP4Wo
     return NVFP4Words(codes.astype(jnp.uint8), scales.astype(jnp.uint8), divisors), ok
 
 
-def _scale(magnitudes: UInt32[Array, "*shape"], divisors: UInt32[Array, "*shape"]) -> Float32[Array, "*shape"]:
-    """`round_f32(x * d_w)` as float32, from words; a result below 2^-126 may become zero, and its code is 0 either way."""
+def _scale(magnitudes: UInt32[Array, "*#shape"], divisors: UInt32[Array, "*#shape"]) -> Float32[Array, "*#shape"]:
+    """`round_f32(x * d_w)`, from words; a result below 2^-126 may become zero, and its code is 0 either way."""
     normal = bits_float(magnitudes) * bits_float(divisors)
     # A subnormal is `magnitude * 2^-149`: the power moves to the divisor, where it is exact.
     lowered = jnp.where(divisors >= (150 << 23), divisors - jnp.uint32(149 << 23), jnp.uint32(0))

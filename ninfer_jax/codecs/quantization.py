@@ -1,7 +1,7 @@
 """The doors of the codecs: `quantize`, `try_quantize`, `dequantize` and the registry of encoder profiles.
 
-A profile says how source values become words; the formats only say what words mean (tensor-formats §2.3, §7). This module
-leaves out the arithmetic (one module an encoder or decoder) and byte layouts.
+A profile says how source values become words; the formats only say what words mean (tensor-formats §2.3, §7). This
+module leaves out the arithmetic (one module an encoder or decoder) and byte layouts.
 """
 
 from collections.abc import Mapping

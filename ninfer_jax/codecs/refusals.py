@@ -36,12 +36,12 @@ def explain_refusal(x: AnyArray, spec: QuantizedFormat, divisor: int | None) -> 
     place = f"x[{', '.join(map(str, at))}]"
     if magnitudes[at] >= INFINITY_WORD:
         return EncodeError(
-            f"{spec.name}: {place} is {values[at]}; only finite values can be quantized ({int(bad.sum())} values refused)"
+            f"{spec.name}: {place} is {values[at]}; only finite values can be quantized ({int(bad.sum())} refused)"
         )
     largest = (np.uint32(limit) - np.uint32(1)).view(np.float32)
     return EncodeError(
-        f"{spec.name}: {place} = {values[at]} is too large for a scale of the format; magnitudes up to {largest} can be "
-        f"quantized ({int(bad.sum())} values refused)"
+        f"{spec.name}: {place} = {values[at]} is too large for a scale of the format; magnitudes up to {largest} can "
+        f"be quantized ({int(bad.sum())} refused)"
     )
 
 

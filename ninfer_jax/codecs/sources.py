@@ -55,7 +55,7 @@ def last_axis_maximum(words: jax.Array) -> jax.Array:
     """`max(words, axis=-1)` of unsigned words in two steps.
 
     XLA's CPU backend reduces the last axis one element at a time, fifty times slower than it reduces any other one with
-    vector instructions. The barrier keeps it from joining the two reductions again.
+    vector instructions. The barrier keeps it from fusing the two again.
     """
     lanes = jnp.max(split_groups(words, _LANES), axis=-2)
     return jnp.max(lax.optimization_barrier(lanes), axis=-1)

@@ -1,16 +1,20 @@
 """Validation of existing words: masks by rule, counts under jit, and an eager check that names the first coordinate.
 
-The rules are the valid languages of tensor-formats §3.3, §3.4, §5 and §6.1. Direct formats have none: every word is legal.
+The rules are the valid languages of tensor-formats §3.3, §3.4, §5 and §6.1. Direct formats have none: every word is
+legal.
 """
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int32
 
+from ninfer_jax._typing import AnyArray
 from ninfer_jax.codecs.boundary import as_words
 from ninfer_jax.errors import InvalidWordsError
 from ninfer_jax.formats import DirectFormat, Format, GroupedFormat, get_format
 from ninfer_jax.words import GroupedWords, NVFP4Words, RowScaledWords, Words
+
+Masks = dict[str, tuple[str, Bool[AnyArray, "..."]]]  # rule -> (words field, mask of that field's shape)
 
 _ALLOWED = {
     "code_out_of_range": "codes must be in the legal interval of the format",
@@ -32,8 +36,8 @@ def count_violations(words: Words, format: str | Format) -> dict[str, Int32[Arra
         format: canonical name or spec.
 
     Returns:
-        One int32 count a rule, in a fixed order; empty for direct formats. Codes are counted by element, scales by group
-        or row, `zero_scale_nonzero_code` by element.
+        One int32 count a rule, in a fixed order; empty for direct formats. Codes are counted by element, scales by
+        group or row, `zero_scale_nonzero_code` by element.
 
     Raises:
         FormatError: for a words type, dtype or shape that does not belong to the format.
@@ -72,8 +76,8 @@ def _show(value: np.generic) -> str:
     return f"{int(bits):#0{2 + 2 * value.dtype.itemsize}x}"
 
 
-def _masks(words: Words, format: str | Format) -> dict[str, tuple[str, Bool[Array, "*shape"]]]:
-    """Rule name -> (words field, mask of that field's shape)."""
+def _masks(words: Words, format: str | Format) -> Masks:
+    """The masks of a format's words, as JAX arrays."""
     spec = get_format(format)
     typed = as_words(words, spec)
     if isinstance(spec, DirectFormat):
@@ -85,7 +89,7 @@ def _masks(words: Words, format: str | Format) -> dict[str, tuple[str, Bool[Arra
     return _row_scaled_masks(RowScaledWords(*map(jnp.asarray, typed)))
 
 
-def _grouped_masks(words: GroupedWords, spec: GroupedFormat) -> dict[str, tuple[str, Bool[Array, "*shape"]]]:
+def _grouped_masks(words: GroupedWords, spec: GroupedFormat) -> Masks:
     codes, scales = words
     zero = jnp.repeat(scales & 0x7FFF == 0, spec.group_size, axis=-1)[..., : codes.shape[-1]]
     return {
@@ -95,7 +99,7 @@ def _grouped_masks(words: GroupedWords, spec: GroupedFormat) -> dict[str, tuple[
     }
 
 
-def _nvfp4_masks(words: NVFP4Words) -> dict[str, tuple[str, Bool[Array, "*shape"]]]:
+def _nvfp4_masks(words: NVFP4Words) -> Masks:
     codes, scales, divisor = words
     nan = scales & 0x7F == 0x7F
     return {
@@ -107,7 +111,7 @@ def _nvfp4_masks(words: NVFP4Words) -> dict[str, tuple[str, Bool[Array, "*shape"
     }
 
 
-def _row_scaled_masks(words: RowScaledWords) -> dict[str, tuple[str, Bool[Array, "*shape"]]]:
+def _row_scaled_masks(words: RowScaledWords) -> Masks:
     codes, scales = words
     zero = (scales & 0x7FFF == 0)[..., None]
     return {
@@ -117,7 +121,7 @@ def _row_scaled_masks(words: RowScaledWords) -> dict[str, tuple[str, Bool[Array,
     }
 
 
-def _scale_masks(scales: Array, infinity: int) -> dict[str, tuple[str, Bool[Array, "*shape"]]]:
+def _scale_masks(scales: AnyArray, infinity: int) -> Masks:
     """Rules of 16-bit floating-point scales; each illegal word breaks exactly one."""
     magnitude = scales & 0x7FFF
     return {
