@@ -6,6 +6,7 @@ Standard library only, and independent of any layout: each layout module lists i
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ninfer_jax.errors import LayoutError
 from ninfer_jax.formats import Format
@@ -155,7 +156,7 @@ def place(
     return Geometry(spec.name, layout, shape, rows, row_block, tuple(spans))
 
 
-def check_shape(spec: Format, shape: Sequence[int], ranks: range) -> tuple[int, ...]:
+def check_shape(spec: Format, shape: Sequence[Any], ranks: range) -> tuple[int, ...]:
     """Return `shape` as positive Python integers below 2**64 with a rank in `ranks`.
 
     Raises:

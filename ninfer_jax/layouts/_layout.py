@@ -6,7 +6,7 @@ decodes (storage-layouts). Users go through `ninfer_jax.layouts.pack` and its ne
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, SupportsIndex
 
 import jax.numpy as jnp
 import numpy as np
@@ -35,7 +35,7 @@ class Layout(ABC):
     row_axes: ClassVar[dict[str, int]]
 
     @abstractmethod
-    def plan(self, spec: Any, shape: Sequence[int]) -> Geometry:
+    def plan(self, spec: Any, shape: Sequence[SupportsIndex]) -> Geometry:
         """Check the shape and place the planes of `[N, K]` (or of any shape, for direct formats)."""
 
     @abstractmethod

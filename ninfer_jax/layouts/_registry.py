@@ -5,6 +5,7 @@
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import SupportsIndex
 
 from ninfer_jax.errors import LayoutError
 from ninfer_jax.formats import Format, get_format
@@ -44,7 +45,7 @@ def layout_of(format: str | Format) -> Layout:
     return _LAYOUT_OF[get_format(format).name]
 
 
-def geometry(format: str | Format, shape: Sequence[int], layout: str | Layout | None = None) -> Geometry:
+def geometry(format: str | Format, shape: Sequence[SupportsIndex], layout: str | Layout | None = None) -> Geometry:
     """Sizes and offsets of the payload of one tensor.
 
     Args:
@@ -64,6 +65,6 @@ def geometry(format: str | Format, shape: Sequence[int], layout: str | Layout | 
     return chosen.plan(spec, shape)
 
 
-def encoded_size(format: str | Format, shape: Sequence[int], layout: str | Layout | None = None) -> int:
+def encoded_size(format: str | Format, shape: Sequence[SupportsIndex], layout: str | Layout | None = None) -> int:
     """Payload size in bytes: `geometry(format, shape, layout).nbytes`, with the same errors."""
     return geometry(format, shape, layout).nbytes

@@ -5,8 +5,10 @@ The scale plane is the block-scale tile order that Blackwell tensor cores read. 
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
+from functools import partial
+from typing import ClassVar, SupportsIndex
 
+import jax
 import numpy as np
 
 from ninfer_jax._typing import AnyArray
@@ -31,7 +33,7 @@ class BlockScale(Layout):
     planes_type: ClassVar[type | None] = NVFP4Planes
     row_axes: ClassVar[dict[str, int]] = {"codes": -2}
 
-    def plan(self, spec: BlockScaledFormat, shape: Sequence[int]) -> Geometry:
+    def plan(self, spec: BlockScaledFormat, shape: Sequence[SupportsIndex]) -> Geometry:
         """`bytes = up(N * K / 2, 256) + N * K / 16 + 4`, for N a multiple of 128 and K of 64."""
         n, k = check_shape(spec, shape, range(2, 3))
         _check_tiles(spec, n, k)
@@ -58,14 +60,14 @@ class BlockScale(Layout):
                 f"{spec.name} codes of shape {words.codes.shape} need scales of shape {expected} and a divisor of shape"
                 f" {tuple(lead)}, not {words.scales.shape} and {words.divisor.shape}"
             )
-        return NVFP4Planes(_bits.pack_bits(words.codes, 0, 4), swizzle_scales(words.scales), words.divisor)
+        return _pack(words)
 
     def unpack(self, planes: NVFP4Planes, spec: BlockScaledFormat, k: int | None) -> NVFP4Words:
         """Split bytes into code pairs and put the scales back in natural order."""
         columns = 2 * planes.codes.shape[-1]
         if k is not None and columns != k:
             raise LayoutError(f"{spec.name} planes have {columns} columns, not k = {k}")
-        return NVFP4Words(_bits.unpack_bits(planes.codes, 4), unswizzle_scales(planes.scales), planes.divisor)
+        return _unpack(planes)
 
     def slice_rows(self, planes: NVFP4Planes, start: int, stop: int) -> NVFP4Planes:
         """Whole tiles are views; any other start goes through `gather_rows`."""
@@ -83,6 +85,17 @@ class BlockScale(Layout):
             )
         scales = swizzle_scales(take(unswizzle_scales(planes.scales), ids, -2))
         return NVFP4Planes(take(planes.codes, ids, -2), scales, planes.divisor)
+
+
+# One program each, so that an eager call makes one pass over the codes; inlined where a caller is already compiling.
+@partial(jax.jit, inline=True)
+def _pack(words: NVFP4Words) -> NVFP4Planes:
+    return NVFP4Planes(_bits.pack_bits(words.codes, 0, 4), swizzle_scales(words.scales), words.divisor)
+
+
+@partial(jax.jit, inline=True)
+def _unpack(planes: NVFP4Planes) -> NVFP4Words:
+    return NVFP4Words(_bits.unpack_bits(planes.codes, 4), unswizzle_scales(planes.scales), planes.divisor)
 
 
 def swizzle_scales(scales: AnyArray) -> AnyArray:

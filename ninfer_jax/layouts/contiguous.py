@@ -4,7 +4,7 @@ The planes of a direct tensor are its words, so packing is the identity. No conv
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, SupportsIndex
 
 from ninfer_jax._typing import AnyArray
 from ninfer_jax.errors import LayoutError
@@ -22,7 +22,7 @@ class Contiguous(Layout):
     formats: ClassVar[tuple[str, ...]] = ("BF16", "FP32", "I32")
     planes_type: ClassVar[type | None] = None
 
-    def plan(self, spec: DirectFormat, shape: Sequence[int]) -> Geometry:
+    def plan(self, spec: DirectFormat, shape: Sequence[SupportsIndex]) -> Geometry:
         """`bytes = prod(shape) * word_bytes`, for rank 0 to 16."""
         dims = check_shape(spec, shape, range(17))
         row_nbytes = word_nbytes = spec.word_bits // 8

@@ -4,6 +4,7 @@ Each function looks the layout up and calls it. Nothing here decodes a code or c
 """
 
 from collections.abc import Sequence
+from typing import TypeVar, overload
 
 import jax
 import numpy as np
@@ -13,10 +14,20 @@ from ninfer_jax._typing import AnyArray
 from ninfer_jax.errors import LayoutError
 from ninfer_jax.formats import Format, get_format
 from ninfer_jax.layouts._registry import layout_of
-from ninfer_jax.planes import Planes
-from ninfer_jax.words import Words
+from ninfer_jax.planes import GroupedPlanes, NVFP4Planes, Planes, RowScaledPlanes
+from ninfer_jax.words import GroupedWords, NVFP4Words, RowScaledWords, Words
+
+_PlanesT = TypeVar("_PlanesT", bound=Planes)
 
 
+@overload
+def pack(words: GroupedWords, format: str | Format) -> GroupedPlanes: ...
+@overload
+def pack(words: NVFP4Words, format: str | Format) -> NVFP4Planes: ...
+@overload
+def pack(words: RowScaledWords, format: str | Format) -> RowScaledPlanes: ...
+@overload
+def pack(words: AnyArray, format: str | Format) -> AnyArray: ...
 def pack(words: Words, format: str | Format) -> Planes:
     """Logical words to the planes of their layout; the inverse of `unpack`.
 
@@ -33,6 +44,14 @@ def pack(words: Words, format: str | Format) -> Planes:
     return layout_of(format).pack(words, get_format(format))
 
 
+@overload
+def unpack(planes: GroupedPlanes, format: str | Format, k: int | None = None) -> GroupedWords: ...
+@overload
+def unpack(planes: NVFP4Planes, format: str | Format, k: int | None = None) -> NVFP4Words: ...
+@overload
+def unpack(planes: RowScaledPlanes, format: str | Format, k: int | None = None) -> RowScaledWords: ...
+@overload
+def unpack(planes: AnyArray, format: str | Format, k: int | None = None) -> AnyArray: ...
 def unpack(planes: Planes, format: str | Format, k: int | None = None) -> Words:
     """Planes to logical words; the inverse of `pack`.
 
@@ -47,7 +66,7 @@ def unpack(planes: Planes, format: str | Format, k: int | None = None) -> Words:
     return layout_of(format).unpack(planes, get_format(format), k)
 
 
-def slice_rows(planes: Planes, format: str | Format, start: int, stop: int) -> Planes:
+def slice_rows(planes: _PlanesT, format: str | Format, start: int, stop: int) -> _PlanesT:
     """Planes of rows `[start, stop)`: views of NumPy planes, device slices of JAX planes, never decoded.
 
     Args:
@@ -66,7 +85,7 @@ def slice_rows(planes: Planes, format: str | Format, start: int, stop: int) -> P
     return layout.slice_rows(planes, start, stop)
 
 
-def gather_rows(planes: Planes, format: str | Format, ids: AnyArray | Sequence[int]) -> Planes:
+def gather_rows(planes: _PlanesT, format: str | Format, ids: AnyArray | Sequence[int]) -> _PlanesT:
     """Planes of rows `ids`, in that order and with repeats, never decoded.
 
     Args:

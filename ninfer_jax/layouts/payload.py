@@ -4,6 +4,7 @@ Everything here is NumPy on the host. Packing is in `ninfer_jax.layouts.packing`
 """
 
 from collections.abc import Sequence
+from typing import SupportsIndex
 
 import numpy as np
 from jaxtyping import UInt8
@@ -16,7 +17,9 @@ from ninfer_jax.layouts._registry import geometry, get_layout
 from ninfer_jax.planes import Planes
 
 
-def planes_to_payload(planes: Planes, format: str | Format, shape: Sequence[int]) -> UInt8[np.ndarray, " nbytes"]:
+def planes_to_payload(
+    planes: Planes, format: str | Format, shape: Sequence[SupportsIndex]
+) -> UInt8[np.ndarray, " nbytes"]:
     """The complete payload of one tensor: its planes at their offsets, zero bytes between them.
 
     Args:
@@ -43,7 +46,7 @@ def planes_to_payload(planes: Planes, format: str | Format, shape: Sequence[int]
 
 
 def payload_to_planes(
-    buffer: bytes | bytearray | memoryview | np.ndarray, format: str | Format, shape: Sequence[int]
+    buffer: bytes | bytearray | memoryview | np.ndarray, format: str | Format, shape: Sequence[SupportsIndex]
 ) -> Planes:
     """Read-only NumPy views of the planes inside a payload; nothing is copied.
 
@@ -87,7 +90,7 @@ def _by_name(planes: Planes, spans: Sequence[PlaneSpan]) -> list[AnyArray]:
     return [getattr(planes, span.name) for span in spans]
 
 
-def _bytes_of(plane: AnyArray) -> np.ndarray:
+def _bytes_of(plane: AnyArray | np.generic) -> np.ndarray:
     host = np.asarray(plane)
     little = np.ascontiguousarray(host, host.dtype.newbyteorder("<"))
     return little.reshape(-1).view(np.uint8)

@@ -4,7 +4,7 @@ Codes and scales are stored as they are; NaN codes are not looked for here (see 
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, SupportsIndex
 
 from ninfer_jax.errors import LayoutError
 from ninfer_jax.formats import RowScaledFormat
@@ -22,7 +22,7 @@ class RowScale(Layout):
     planes_type: ClassVar[type | None] = RowScaledPlanes
     row_axes: ClassVar[dict[str, int]] = {"codes": -2, "scales": -1}
 
-    def plan(self, spec: RowScaledFormat, shape: Sequence[int]) -> Geometry:
+    def plan(self, spec: RowScaledFormat, shape: Sequence[SupportsIndex]) -> Geometry:
         """`bytes = up(N * K, 256) + 2 * N`."""
         n, k = check_shape(spec, shape, range(2, 3))
         sizes = [

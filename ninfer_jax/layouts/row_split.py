@@ -5,8 +5,10 @@ wholly past K hold scale 0x0000. Code legality is not checked here (see `ninfer_
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
+from functools import partial
+from typing import ClassVar, SupportsIndex
 
+import jax
 import jax.numpy as jnp
 
 from ninfer_jax._typing import AnyArray
@@ -41,7 +43,7 @@ class RowSplit(Layout):
     planes_type: ClassVar[type | None] = GroupedPlanes
     row_axes: ClassVar[dict[str, int]] = {"base": -2, "high": -2, "scales": -2}
 
-    def plan(self, spec: GroupedFormat, shape: Sequence[int]) -> Geometry:
+    def plan(self, spec: GroupedFormat, shape: Sequence[SupportsIndex]) -> Geometry:
         """Base plane, high plane at up(., 256) for Q5 and Q6, scale plane at up(., 256)."""
         n, k = check_shape(spec, shape, range(2, 3))
         groups = groups_per_row(spec, k)
@@ -55,14 +57,7 @@ class RowSplit(Layout):
     def pack(self, words: GroupedWords, spec: GroupedFormat) -> GroupedPlanes:
         """Pad to whole 128-column blocks and split the code bits into base and high planes."""
         _check(words, spec)
-        k = words.codes.shape[-1]
-        columns = padded_k(k)
-        codes = _pad_last(jnp.asarray(words.codes), columns - k).view(jnp.uint8)
-        scales = _pad_last(jnp.asarray(words.scales), columns // spec.group_size - words.scales.shape[-1])
-        if spec.bits == 8:
-            return GroupedPlanes(codes, None, scales)
-        high = _bits.pack_bits(codes, 4, spec.bits - 4) if spec.bits > 4 else None
-        return GroupedPlanes(_bits.pack_bits(codes, 0, 4), high, scales)
+        return _pack(words, spec)
 
     def unpack(self, planes: GroupedPlanes, spec: GroupedFormat, k: int | None) -> GroupedWords:
         """Join the planes into signed codes and drop the padding."""
@@ -72,16 +67,32 @@ class RowSplit(Layout):
                 f"{spec.name} planes of {columns} physical columns cannot hold k = {k};"
                 f" k is the logical column count, {columns - COLUMN_ALIGNMENT + 1} to {columns}"
             )
-        if spec.bits == 8:
-            codes = jnp.asarray(planes.base).view(jnp.int8)
-        else:
-            codes = _bits.sign_extend(_join(planes, spec.bits), spec.bits)
-        return GroupedWords(codes[..., :k], jnp.asarray(planes.scales)[..., : spec.groups(k)])
+        return _unpack(planes, spec, k)
 
 
-def _join(planes: GroupedPlanes, bits: int) -> AnyArray:
+# One program each, so that an eager call makes one pass over the codes; inlined where a caller is already compiling.
+@partial(jax.jit, static_argnums=1, inline=True)
+def _pack(words: GroupedWords, spec: GroupedFormat) -> GroupedPlanes:
+    k = words.codes.shape[-1]
+    codes = _pad_last(words.codes, padded_k(k) - k).view(jnp.uint8)
+    scales = _pad_last(words.scales, groups_per_row(spec, k) - words.scales.shape[-1])
+    if spec.bits == 8:
+        return GroupedPlanes(codes, None, scales)
+    high = _bits.pack_bits(codes, 4, spec.bits - 4) if spec.bits > 4 else None
+    return GroupedPlanes(_bits.pack_bits(codes, 0, 4), high, scales)
+
+
+@partial(jax.jit, static_argnums=(1, 2), inline=True)
+def _unpack(planes: GroupedPlanes, spec: GroupedFormat, k: int) -> GroupedWords:
+    codes = planes.base.view(jnp.int8) if spec.bits == 8 else _join(planes, spec.bits)
+    return GroupedWords(codes[..., :k], planes.scales[..., : spec.groups(k)])
+
+
+def _join(planes: GroupedPlanes, bits: int) -> jax.Array:
     codes = _bits.unpack_bits(planes.base, 4)
-    return codes if planes.high is None else codes | (_bits.unpack_bits(planes.high, bits - 4) << 4)
+    if planes.high is not None:
+        codes = codes | (_bits.unpack_bits(planes.high, bits - 4) << 4)
+    return _bits.sign_extend(codes, bits)
 
 
 def _pad_last(array: AnyArray, count: int) -> AnyArray:
