@@ -1,0 +1,141 @@
+"""The prefill kernel interpreted, with race detection, against the float64 oracle; its configurations and errors.
+
+Every case has more K steps than the ring has stages. The interpreter fills what was never written with NaN, so an
+output the kernel misses fails the criterion.
+"""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+if jax.__version_info__ < (0, 11, 2):
+    pytest.skip("the GPU kernels need jax >= 0.11.2", allow_module_level=True)
+
+import jax.experimental.pallas.mosaic_gpu as plgpu
+import jax.numpy as jnp
+
+from pallas_kernels.errors import KernelConfigError
+from pallas_kernels.hardware import H100
+from pallas_kernels.mosaic_gpu import prefill_sm90
+from pallas_kernels.mosaic_gpu._prefill_plan import predicted_seconds
+from pallas_kernels.tiling import WEIGHT_KINDS, PrefillConfig
+from tests.pallas_kernels.weights import check_close, random_weight, random_x, relative_l2
+
+pytestmark = pytest.mark.timeout(120)
+
+# kind, m, n, k, configuration: seams and tails of M, N and K, both block_k, one and two consumers and row blocks, splits.
+CASES = {
+    "q4 exact tiles": ("q4", 32, 128, 512, PrefillConfig(32, 64, 2)),
+    "q4 all tails": ("q4", 33, 75, 200, PrefillConfig(32, 64, 2, consumers=1)),
+    "q4 two row blocks": ("q4", 40, 300, 320, PrefillConfig(32, 128, 2, row_blocks=2)),
+    "q4 wide tile": ("q4", 257, 64, 200, PrefillConfig(256, 64, 2, consumers=1)),
+    "q5 all tails": ("q5", 17, 70, 700, PrefillConfig(32, 128, 3, consumers=1)),
+    "q5 split k": ("q5", 40, 132, 640, PrefillConfig(32, 128, 2, consumers=1, split_k=3)),
+    "q6 seam of m": ("q6", 65, 130, 384, PrefillConfig(64, 64, 3)),
+    "q6 deep step": ("q6", 31, 64, 384, PrefillConfig(32, 128, 2, consumers=1)),
+    "w8 all tails": ("w8", 33, 200, 448, PrefillConfig(32, 128, 2)),
+    "w8 two row blocks": ("w8", 64, 129, 192, PrefillConfig(64, 64, 2, consumers=1, row_blocks=2)),
+    "fp8 ragged k": ("fp8", 70, 72, 250, PrefillConfig(64, 64, 2, consumers=1)),
+    "fp8 split k": ("fp8", 20, 130, 640, PrefillConfig(32, 128, 2, split_k=2)),
+    "nvfp4 half step": ("nvfp4", 50, 128, 320, PrefillConfig(32, 64, 2)),
+    "nvfp4 past the end": ("nvfp4", 40, 384, 512, PrefillConfig(32, 128, 2, row_blocks=2)),
+}
+
+
+@pytest.fixture
+def no_races(capfd):
+    """Fails the test where the interpreter reported a race."""
+    yield
+    assert "RACE DETECTED" not in capfd.readouterr().out
+
+
+def run(kind, m, n, k, config, *, out_dtype=jnp.bfloat16, sms=2, detect_races=True):
+    """The kernel interpreted, on two multiprocessors, and the reference."""
+    planes, weight = random_weight(kind, n, k)
+    x = random_x(m, k)
+    y = prefill_sm90.run(
+        jnp.asarray(x),
+        planes,
+        kind=kind,
+        n=n,
+        k=k,
+        out_dtype=out_dtype,
+        config=config,
+        sms=sms,
+        interpret=plgpu.InterpretGPUParams(detect_races=detect_races),
+    )
+    return np.asarray(y), x.astype(np.float64) @ weight.T
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_interpreted_kernel_matches_the_oracle(case, no_races):
+    y, reference = run(*CASES[case])
+    assert y.dtype == jnp.bfloat16
+    check_close(y, reference)
+
+
+@pytest.mark.parametrize(("kind", "limit"), [("fp8", 1e-6), ("nvfp4", 1e-6), ("q6", 1 / 400)])
+def test_float32_result_keeps_what_the_weights_allow(kind, limit, no_races):
+    # FP8 and NVFP4 weights are exact in bfloat16, so only the order of float32 additions is left; a grouped weight is
+    # rounded to bfloat16 once, 2^-8 of it at most.
+    y, reference = run(kind, 24, 128, 256, PrefillConfig(32, 128, 2), out_dtype=jnp.float32)
+    assert y.dtype == jnp.float32
+    assert relative_l2(y, reference) <= limit
+
+
+def test_one_block_takes_all_tiles_in_turn(no_races):
+    # The ring goes on across the seams between tiles: 6 tiles of 3 steps over 2 stages.
+    y, reference = run("q4", 70, 128, 192, PrefillConfig(32, 64, 2, consumers=1), sms=1)
+    check_close(y, reference)
+
+
+@pytest.mark.parametrize("kind", WEIGHT_KINDS)
+@pytest.mark.parametrize("gated", [False, True])
+def test_every_candidate_is_accepted_and_the_heuristic_is_the_cheapest(kind, gated):
+    for m, (n, k) in itertools.product((17, 128, 4096), ((34816, 5120), (1152, 1536))):
+        problem = {"kind": kind, "m": m, "n": n, "k": k, "gated": gated, "hardware": H100}
+        candidates = prefill_sm90.candidate_configs(**problem)
+        for config in candidates:
+            prefill_sm90.check_config(config, kind=kind, k=k, gated=gated)
+        chosen = prefill_sm90.heuristic_config(**problem)
+        assert predicted_seconds(chosen, **problem) == min(predicted_seconds(c, **problem) for c in candidates)
+
+
+def test_no_prediction_is_below_the_roofline():
+    for kind, m in itertools.product(WEIGHT_KINDS, (32, 1024, 4096)):
+        problem = {"kind": kind, "m": m, "n": 5120, "k": 17408}
+        config = prefill_sm90.heuristic_config(**problem)
+        assert predicted_seconds(config, **problem) >= H100.tensor_seconds(m, 5120, 17408)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"block_m": 96}, "block_m=96 is not allowed: choose one of 32, 64, 128, 256"),
+        ({"block_k": 32}, "block_k=32 is not allowed: choose one of 64, 128"),
+        ({"stages": 1}, "stages=1 is not allowed"),
+        ({"consumers": 3}, "consumers=3 is not allowed: choose one of 1, 2"),
+        ({"row_blocks": 0}, "row_blocks=0 is not allowed: choose one of 1, 2"),
+        ({"split_k": 0}, "split_k=0 is not allowed: choose 1 or more"),
+    ],
+)
+def test_configurations_say_what_is_wrong(fields, message):
+    with pytest.raises(KernelConfigError, match=message):
+        PrefillConfig(**fields)
+
+
+@pytest.mark.parametrize(
+    ("kind", "k", "gated", "config", "message"),
+    [
+        ("q4", 512, True, PrefillConfig(256, 64, 2), "block_m=256 is not allowed for a gated product"),
+        ("q4", 512, False, PrefillConfig(256, 64, 2, row_blocks=2), "two row blocks"),
+        ("q5", 512, False, PrefillConfig(64, 64, 2), "block_k=64 is not allowed for q5"),
+        ("nvfp4", 320, False, PrefillConfig(64, 128, 2), "block_k=128 does not divide the 320 columns"),
+        ("w8", 512, False, PrefillConfig(256, 128, 4), "shared memory"),
+    ],
+)
+def test_configurations_a_weight_cannot_have_are_refused(kind, k, gated, config, message):
+    with pytest.raises(KernelConfigError, match=message):
+        prefill_sm90.check_config(config, kind=kind, k=k, gated=gated)
