@@ -139,11 +139,13 @@ def _select(parts: tuple[RowSource, ...], part: Any, first: Any, count: Any) -> 
 
 
 def describe(rows: RowSource) -> str:
-    """`tensor name DTYPE [shape]`, for errors; of several sources the first."""
+    """`'name' TYPE [shape]`, for errors: the tensor's own name, or that of the first source and how many more."""
     names = [ref.tensor for ref in rows.sources]
-    label = repr(names[0]) if names else "a constant"
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return f"{label}{more} {rows.dtype} {list(rows.shape)}"
+    label = f"{names[0]!r}{more}" if names else "a constant"
+    name = getattr(rows, "name", None)
+    kind = rows.format if isinstance(rows, WordSource) else rows.dtype
+    return f"{repr(name) if name else label} {kind} {list(rows.shape)}"
 
 
 def _need_rows(rows: RowSource, what: str) -> int:

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from ninfer_jax.errors import SourceError
+from ninfer_jax.recipes import WordSource
 from ninfer_jax.sources import DecodedTensor, open_checkpoint
 from ninfer_jax.words import NVFP4Words, RowScaledWords
 from tests.checkpoints import (
@@ -20,6 +21,7 @@ from tests.checkpoints import (
     write_mixed,
 )
 from tests.oracle import fp8_row, nvfp4
+from tests.sources.reading import words_of
 
 
 def write(folder, tensors, *groups, ignore=("lm_head",)):
@@ -27,18 +29,19 @@ def write(folder, tensors, *groups, ignore=("lm_head",)):
 
 
 def assert_words(tensor, parts):
-    words = tensor.read_words(0, tensor.rows)
+    words = words_of(tensor, 0, tensor.rows)
     np.testing.assert_array_equal(words.codes, parts.codes)
     np.testing.assert_array_equal(words.scales, parts.scales)
     start, stop = 1, tensor.rows - 1
-    block = tensor.read_words(start, stop)
+    block = words_of(tensor, start, stop)
     np.testing.assert_array_equal(block.codes, parts.codes[start:stop])
     np.testing.assert_array_equal(block.scales, parts.scales[start:stop])
     values = tensor.read(start, stop).view(np.uint32)
     if isinstance(parts, NVFP4Parts):
         assert isinstance(words, NVFP4Words)
+        assert isinstance(block, NVFP4Words)
         assert words.divisor == block.divisor == parts.divisor
-        oracle = nvfp4.decode(parts.codes, parts.scales, parts.divisor)
+        oracle = nvfp4.decode(parts.codes, parts.scales, int(parts.divisor))
     else:
         assert isinstance(words, RowScaledWords)
         oracle = fp8_row.decode(parts.codes, parts.scales)
@@ -53,6 +56,7 @@ def test_a_mixed_checkpoint_word_for_word(tmp_path):
         for name, parts in expected.items():
             assert_words(checkpoint[name], parts)
         weight = checkpoint["model.layers.0.mlp.up_proj.weight"]
+        assert isinstance(weight, WordSource)
         assert weight.shape == (128, 128)
         assert weight.format == "NVFP4"
         assert weight.dtype == "F32"
@@ -73,7 +77,9 @@ def test_the_global_scale_is_the_divisor_bit_for_bit(tmp_path, divisor):
     parts = nvfp4_parts(4, 64, divisor)
     write(tmp_path, parts.compressed_tensors("a"), nvfp4_group(["Linear"]))
     with open_checkpoint(tmp_path) as checkpoint:
-        assert checkpoint["a.weight"].divisor == parts.divisor
+        words = words_of(checkpoint["a.weight"], 0, 1)
+        assert isinstance(words, NVFP4Words)
+        assert words.divisor == parts.divisor
         assert_words(checkpoint["a.weight"], parts)
 
 
@@ -206,9 +212,9 @@ def test_invalid_block_scales_are_found_when_read(tmp_path, word):
     parts.scales[2, 1] = word
     write(tmp_path, parts.compressed_tensors("a"), nvfp4_group(["Linear"]))
     with open_checkpoint(tmp_path) as checkpoint:
-        checkpoint["a.weight"].read_words(0, 2)
+        words_of(checkpoint["a.weight"], 0, 2)
         with pytest.raises(SourceError, match=rf"'a\.weight_scale' has word {word:#04x} at \[2, 1\]"):
-            checkpoint["a.weight"].read_words(1, 4)
+            words_of(checkpoint["a.weight"], 1, 4)
 
 
 def test_invalid_fp8_codes_are_found_when_read(tmp_path):
@@ -217,7 +223,7 @@ def test_invalid_fp8_codes_are_found_when_read(tmp_path):
         parts.codes[row, 5] = word
         write(tmp_path / str(index), parts.tensors("a"), fp8_group(["Linear"]))
         with open_checkpoint(tmp_path / str(index)) as checkpoint, pytest.raises(SourceError, match=rule) as caught:
-            checkpoint["a.weight"].read_words(0, 4)
+            words_of(checkpoint["a.weight"], 0, 4)
         assert f"[{row}, 5]" in str(caught.value)
 
 

@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 
 from ninfer_jax.errors import SourceError, UnsupportedError
+from ninfer_jax.recipes import WordSource
 from ninfer_jax.sources import DecodedTensor, open_checkpoint
 from ninfer_jax.words import GroupedWords
 from tests.oracle import grouped
+from tests.sources.reading import words_of
 
 RNG = np.random.default_rng(3)
 VALUES = (RNG.standard_normal((6, 96)) * 0.1).astype(np.float32)
@@ -47,9 +49,10 @@ def test_q8_0_maps_word_for_word(tmp_path):
     codes, scales = q8()
     with open_checkpoint(write(tmp_path / "m.gguf", {"a.weight": (blocks(codes, scales), Q8_0)})) as checkpoint:
         tensor = checkpoint["a.weight"]
+        assert isinstance(tensor, WordSource)
         assert (tensor.shape, tensor.format, checkpoint.name) == ((6, 96), "W8G32_F16S", "m")
         for start, stop in ((0, 6), (1, 4)):
-            words = tensor.read_words(start, stop)
+            words = words_of(tensor, start, stop)
             assert isinstance(words, GroupedWords)
             np.testing.assert_array_equal(words.codes, codes[start:stop])
             np.testing.assert_array_equal(words.scales, scales[start:stop])
@@ -66,9 +69,9 @@ def test_blocks_that_do_not_map_are_found_when_read(tmp_path, code, scale, rule)
     codes, scales = q8()
     codes[3, 70], scales[3, 2] = code, scale
     with open_checkpoint(write(tmp_path / "m.gguf", {"a": (blocks(codes, scales), Q8_0)})) as checkpoint:
-        checkpoint["a"].read_words(0, 3)
+        words_of(checkpoint["a"], 0, 3)
         with pytest.raises(SourceError, match=rule) as caught:
-            checkpoint["a"].read_words(2, 6)
+            words_of(checkpoint["a"], 2, 6)
         assert "[3, 2" in str(caught.value)
 
 

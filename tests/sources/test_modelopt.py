@@ -10,6 +10,7 @@ from ninfer_jax.errors import SourceError
 from ninfer_jax.sources import DecodedTensor, MultiplierNVFP4Tensor, open_checkpoint
 from tests.checkpoints import Random, fp8_parts, nvfp4_parts, write_checkpoint
 from tests.oracle import fp8_row, nvfp4
+from tests.sources.reading import words_of
 
 CONFIG = {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}
 
@@ -35,7 +36,7 @@ def test_the_nvfp4_multiplier_is_no_divisor(tmp_path):
         assert not hasattr(tensor, "read_words")
         assert "multiplier" in tensor.reason
         assert "reciprocal" in tensor.reason
-        products = nvfp4.decode(parts.codes, parts.scales, np.float32(1).view(np.uint32)).view(np.float32)
+        products = nvfp4.decode(parts.codes, parts.scales, 0x3F800000).view(np.float32)
         np.testing.assert_array_equal(tensor.read(1, 4), (products * multiplier)[1:4])
         made = tensor.reciprocal
         assert made is not None
@@ -49,7 +50,9 @@ def test_the_nvfp4_multiplier_is_no_divisor(tmp_path):
 def test_a_multiplier_without_a_reciprocal(tmp_path):
     write_checkpoint(tmp_path, nvfp4_parts(4, 64).modelopt("a", 1e-40), CONFIG)
     with open_checkpoint(tmp_path, dialect="modelopt") as checkpoint:
-        assert checkpoint["a.weight"].reciprocal is None
+        tensor = checkpoint["a.weight"]
+        assert isinstance(tensor, MultiplierNVFP4Tensor)
+        assert tensor.reciprocal is None
 
 
 @pytest.mark.parametrize(("scale", "exact"), [(0.15625, True), (0.1, False)])
@@ -61,7 +64,7 @@ def test_fp8_maps_only_where_its_scale_is_a_bf16_value(tmp_path, scale, exact):
         tensor = checkpoint["a.weight"]
         assert isinstance(tensor, DecodedTensor) != exact
         if exact:
-            words = tensor.read_words(1, 5)
+            words = words_of(tensor, 1, 5)
             np.testing.assert_array_equal(words.codes, parts.codes[1:5])
             assert words.scales.tolist() == [0x3E20] * 4
             expected = fp8_row.decode(parts.codes, np.full(5, 0x3E20))

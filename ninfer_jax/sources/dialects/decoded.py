@@ -10,7 +10,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ninfer_jax.errors import SourceError
-from ninfer_jax.sources.dialects.words import E2M1_VALUES, QuantizedTensor, e4m3_values, unpack_e2m1
+from ninfer_jax.sources.dialects.words import (
+    E2M1_VALUES,
+    NVFP4Tensor,
+    QuantizedTensor,
+    e4m3_values,
+    unpack_e2m1,
+)
 from ninfer_jax.sources.tensor import SourceTensor, widen_to_f32
 
 
@@ -49,7 +55,7 @@ class MultiplierNVFP4Tensor(DecodedTensor):
     """
 
     multiplier: int
-    reciprocal: QuantizedTensor | None
+    reciprocal: NVFP4Tensor | None
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Decode rows [start, stop) to float32 with the multiplier as stored."""
