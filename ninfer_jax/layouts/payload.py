@@ -4,7 +4,7 @@ Everything here is NumPy on the host. Packing is in `ninfer_jax.layouts.packing`
 """
 
 from collections.abc import Sequence
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 from jaxtyping import UInt8
@@ -84,7 +84,7 @@ def plane_row_bytes(planes: Planes) -> tuple[UInt8[np.ndarray, "_"], ...]:
     return tuple(_bytes_of(plane) for plane in parts if plane is not None)
 
 
-def _by_name(planes: Planes, spans: Sequence[PlaneSpan]) -> list[AnyArray]:
+def _by_name(planes: Planes, spans: Sequence[PlaneSpan]) -> list[Any]:
     if not isinstance(planes, tuple):
         return [planes]
     return [getattr(planes, span.name) for span in spans]
