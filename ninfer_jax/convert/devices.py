@@ -51,14 +51,18 @@ class DeviceMesh:
         """Copy every array to all devices."""
         return jax.device_put(tree, self._replicated)
 
-    def compile(self, function: Callable[..., Any], *, replicated: int = 0) -> Callable[..., Any]:
-        """Jit `function` over shards of rows; its last `replicated` arguments are whole on every device."""
-        sharded, whole = self._sharded, self._replicated
-        arguments = function.__code__.co_argcount if hasattr(function, "__code__") else 1
-        specs = tuple(P(_ROWS) for _ in range(arguments - replicated)) + (P(),) * replicated
+    def compile(self, function: Callable[..., Any], *, sharded: int = 1, replicated: int = 0) -> Callable[..., Any]:
+        """Jit `function` over shares of rows.
+
+        Args:
+            function: takes `sharded` trees of rows, then `replicated` trees that are whole on every device.
+            sharded: number of its arguments that are split by rows.
+            replicated: number of its arguments after them.
+        """
+        specs = (P(_ROWS),) * sharded + (P(),) * replicated
         mapped = jax.shard_map(function, mesh=self.mesh, in_specs=specs, out_specs=P(_ROWS), check_vma=False)
-        shardings = tuple(sharded if spec == P(_ROWS) else whole for spec in specs)
-        return jax.jit(mapped, in_shardings=shardings, out_shardings=sharded)
+        shardings = (self._sharded,) * sharded + (self._replicated,) * replicated
+        return jax.jit(mapped, in_shardings=shardings, out_shardings=self._sharded)
 
 
 def padded_rows(rows: int, full: int, quantum: int, *, width: int) -> int:

@@ -89,7 +89,7 @@ def block_scaled_pack_program(mesh: DeviceMesh, name: str) -> Callable[..., Any]
     def run(codes: Array, scales: Array, divisor: Array) -> Any:
         return tuple(pack(NVFP4Words(codes, scales, divisor), name))[:2]
 
-    return mesh.compile(run, replicated=1)
+    return mesh.compile(run, sharded=2, replicated=1)
 
 
 @lru_cache(maxsize=64)
@@ -122,5 +122,5 @@ def _over_planes(mesh: DeviceMesh, name: str, run: Callable[[Any], Any]) -> Call
     def run_parts(codes: Array, scales: Array, divisor: Array) -> Any:
         return run(NVFP4Planes(codes, scales, divisor))
 
-    parts = mesh.compile(run_parts, replicated=1)
+    parts = mesh.compile(run_parts, sharded=2, replicated=1)
     return lambda planes: parts(mesh.put(planes.codes), mesh.put(planes.scales), mesh.replicate(planes.divisor))

@@ -1,14 +1,10 @@
 """How a long run tells its user how far it is; what is drawn is the caller's matter."""
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import TypeAlias
 
-
-class Progress(Protocol):
-    """Called from a worker thread after every block."""
-
-    def __call__(self, done: int, total: int, name: str) -> None:
-        """Tell that `done` of `total` source bytes are finished, the last of them in object `name`."""
-        ...
+Progress: TypeAlias = Callable[[int, int, str], None]
+"""Called from a worker thread after every block: source bytes finished, source bytes in all, name of the object."""
 
 
 def silent(done: int, total: int, name: str) -> None:

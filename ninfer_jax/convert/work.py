@@ -5,7 +5,7 @@ sources are packed word for word, direct tensors and resources are copied or cas
 files and progress. Specification: tensor-formats §3, §7; storage-layouts.
 """
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ninfer_jax.convert.devices import DeviceMesh
 from ninfer_jax.convert.totals import ErrorTotals
@@ -16,6 +16,7 @@ from ninfer_jax.formats import get_format
 from ninfer_jax.recipes import ObjectSpec, ResourceSpec
 
 
+@runtime_checkable
 class Work(Protocol):
     """Steps for the blocks of one object; `rows` are bytes for a resource."""
 

@@ -1,0 +1,1 @@
+"""Tests of conversion: exact bytes, streaming, journals, verification, export, comparison, reports."""
