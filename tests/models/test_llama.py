@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from ninfer_jax.arrays import QuantizedTensor
-from ninfer_jax.ops import dequantize
 
+from ninfer_jax.arrays import QuantizedTensor
 from ninfer_jax.errors import ArtifactError, UnsupportedError
 from ninfer_jax.models.generation import generate_tokens, window_nll
 from ninfer_jax.models.llama import LlamaConfig, empty_cache, hidden_states, logits, params_from_names
+from ninfer_jax.ops import dequantize
 from tests.models import tiny
 from tests.oracle.transformers import llama_logits
 
@@ -18,17 +18,18 @@ TOKENS = [5, 17, 3, 80, 41, 9, 66]
 
 
 def _dense(weights):
-    return params_from_names({name: jnp.asarray(value) for name, value in weights.items()}, CONFIG)
+    return params_from_names({name: jnp.asarray(value) for name, value in tiny.stored(weights).items()}, CONFIG)
 
 
 def _packed(weights, format):
-    tensors = {
-        name: QuantizedTensor.quantize(value, format) if value.ndim == 2 else jnp.asarray(value)
+    """Parameters packed as `format`, and the source tensors replaced by what the packed ones decode to."""
+    decoded = {
+        name: np.asarray(dequantize(QuantizedTensor.quantize(value, format), jnp.float32)) if value.ndim == 2 else value
         for name, value in weights.items()
     }
-    decoded = {
-        name: np.asarray(dequantize(value, jnp.float32)) if isinstance(value, QuantizedTensor) else np.asarray(value)
-        for name, value in tensors.items()
+    tensors = {
+        name: QuantizedTensor.quantize(value, format) if value.ndim == 2 else jnp.asarray(value)
+        for name, value in tiny.stored(weights).items()
     }
     return params_from_names(tensors, CONFIG), decoded
 
@@ -55,7 +56,7 @@ def test_dense_logits_match_the_oracle(tied):
 @pytest.mark.parametrize("format", ["Q4G64_F16S", "Q5G64_F16S", "Q6G64_F16S", "W8G32_F16S", "FP8_E4M3FN_ROW_BF16S"])
 def test_packed_logits_match_the_oracle_on_decoded_weights(format):
     params, decoded = _packed(tiny.weights(2), format)
-    assert isinstance(params.layers.query, QuantizedTensor)
+    assert isinstance(params.layers.query_key_value, QuantizedTensor)
     assert _relative(_logits(params, TOKENS), llama_logits(decoded, tiny.CONFIG, TOKENS)) < 1e-5
 
 
@@ -109,15 +110,15 @@ def test_window_nll_is_the_oracles_log_softmax():
 
 
 def test_a_missing_tensor_is_named():
-    weights = tiny.weights()
-    del weights["model.layers.1.mlp.up_proj.weight"]
-    with pytest.raises(ArtifactError, match="model.layers.1.mlp.up_proj.weight"):
-        _dense(weights)
+    tensors = tiny.stored(tiny.weights())
+    del tensors["text/layers/1/mlp/down"]
+    with pytest.raises(ArtifactError, match="text/layers/1/mlp/down"):
+        params_from_names(tensors, CONFIG)
 
 
 def test_layers_of_different_formats_are_refused():
-    tensors = {name: jnp.asarray(value) for name, value in tiny.weights().items()}
-    name = "model.layers.0.mlp.up_proj.weight"
+    tensors = {name: jnp.asarray(value) for name, value in tiny.stored(tiny.weights()).items()}
+    name = "text/layers/0/mlp/gate_up"
     tensors[name] = QuantizedTensor.quantize(tensors[name], "Q4G64_F16S")
     with pytest.raises(ArtifactError, match="differ in format"):
         params_from_names(tensors, CONFIG)

@@ -41,3 +41,24 @@ def weights(seed: int = 0, *, tied: bool = True) -> dict[str, np.ndarray]:
     if not tied:
         tensors["lm_head.weight"] = rng.normal(size=(CONFIG["vocab_size"], hidden))
     return {name: value.astype(np.float32) for name, value in tensors.items()}
+
+
+def stored(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The same tensors under the names of the recipe `llama`, fused parents concatenated."""
+    parts = {
+        "input_norm": ("input_layernorm",),
+        "attention/query_key_value": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        "attention/output": ("self_attn.o_proj",),
+        "post_attention_norm": ("post_attention_layernorm",),
+        "mlp/gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+        "mlp/down": ("mlp.down_proj",),
+    }
+    tensors = {"text/token_embedding": weights["model.embed_tokens.weight"]}
+    for layer in range(CONFIG["num_hidden_layers"]):
+        for name, sources in parts.items():
+            rows = [weights[f"model.layers.{layer}.{source}.weight"] for source in sources]
+            tensors[f"text/layers/{layer}/{name}"] = np.concatenate(rows)
+    tensors["text/final_norm"] = weights["model.norm.weight"]
+    if "lm_head.weight" in weights:
+        tensors["text/output_head"] = weights["lm_head.weight"]
+    return tensors
