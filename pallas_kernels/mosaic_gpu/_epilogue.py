@@ -47,12 +47,16 @@ class Epilogue:
       bias: whether there is a bias.
       residual: whether there is a residual.
       activation: a name of `ACTIVATIONS` for a gated product, else None.
+      rows: rows of an accumulator.
+      row_layout: layout of a vector with one value a row of it.
     """
 
     kind: str
     bias: bool = False
     residual: bool = False
     activation: str | None = None
+    rows: int = ROWS
+    row_layout: Any = dataclasses.field(default_factory=row_vector_layout)
 
     def operands(self, planes: WeightPlanes, bias: jax.Array | None, padded_rows: int) -> dict[str, jax.Array]:
         """Row vectors and scalars the epilogue loads, padded so that no tile reads past their end."""
@@ -69,12 +73,12 @@ class Epilogue:
         """Blocks of the output but for the residual: one for a gated product, else one a part.
 
         Args:
-          accumulators: float32 [ROWS, tokens], one a part.
+          accumulators: float32 [rows, tokens], one a part.
           gmem: references to what `operands` gave.
           rows: the first row of W of each part.
 
         Returns:
-          float32 [ROWS, tokens] each.
+          float32 [rows, tokens] each.
         """
         parts = [self._affine(a, gmem, row) for a, row in zip(accumulators, rows, strict=True)]
         return parts if self.activation is None else [ACTIVATIONS[self.activation](parts[0]) * parts[1]]
@@ -82,18 +86,17 @@ class Epilogue:
     def _affine(self, accumulator: jax.Array, gmem: dict[str, Any], row: Any) -> jax.Array:
         spread = lambda vector: lax.broadcast_in_dim(vector, accumulator.shape, (0,))
         if self.kind == "fp8":
-            scales = lax.bitcast_convert_type(_load_rows(gmem["row_scales"], row), jnp.bfloat16)
+            scales = lax.bitcast_convert_type(self._load_rows(gmem["row_scales"], row), jnp.bfloat16)
             accumulator = accumulator * spread(scales.astype(jnp.float32))
         if self.kind == "nvfp4":
             # A division: the reciprocal of a small divisor may overflow where the quotient does not.
             accumulator = accumulator / gmem["divisor"][0]
         if self.bias:
-            accumulator = accumulator + spread(_load_rows(gmem["bias"], row))
+            accumulator = accumulator + spread(self._load_rows(gmem["bias"], row))
         return accumulator
 
-
-def _load_rows(vector: Any, row: Any) -> jax.Array:
-    return plgpu.load(vector.at[pl.ds(row, ROWS)], layout=row_vector_layout(), optimized=False)
+    def _load_rows(self, vector: Any, row: Any) -> jax.Array:
+        return plgpu.load(vector.at[pl.ds(row, self.rows)], layout=self.row_layout, optimized=False)
 
 
 def finish_sums(
