@@ -27,7 +27,7 @@ class ByteSize(click.ParamType):
         return int(float(match.group(1)) * unit)
 
 
-def human(nbytes: float) -> str:
+def human(nbytes: int | float) -> str:
     """A size for people, in powers of 1000: `999 B`, `1.35 GB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if nbytes < 1000:
