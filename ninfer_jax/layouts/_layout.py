@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ninfer_jax._typing import AnyArray
-from ninfer_jax.errors import LayoutError
+from ninfer_jax.errors import FormatError, LayoutError
 from ninfer_jax.formats import Format
 from ninfer_jax.layouts._geometry import Geometry
 
@@ -24,6 +24,7 @@ class Layout(ABC):
         name: registered name.
         alignment: an object's payload starts at a multiple of this many bytes.
         formats: canonical names of the formats it can hold.
+        words_type: the words tuple, or None where the words are one bare array.
         planes_type: the planes tuple, or None where the planes are one bare array.
         row_axes: for each plane that is split by rows, its row axis.
     """
@@ -31,6 +32,7 @@ class Layout(ABC):
     name: ClassVar[str]
     alignment: ClassVar[int] = 256
     formats: ClassVar[tuple[str, ...]]
+    words_type: ClassVar[type | None]
     planes_type: ClassVar[type | None]
     row_axes: ClassVar[dict[str, int]]
 
@@ -85,3 +87,11 @@ def check_words(array: AnyArray, dtype: str, what: str, spec: Format) -> None:
     """Raise LayoutError unless `array` carries words as `dtype`."""
     if array.dtype != np.dtype(dtype):
         raise LayoutError(f"{spec.name}: {what} must be {dtype} words, not {array.dtype}; bitcast or cast them first")
+
+
+def check_kind(what: str, given: object, wanted: type | None, spec: Format) -> None:
+    """Raise FormatError unless `given` is the tuple type `wanted`, or no tuple where that is None."""
+    if isinstance(given, wanted) if wanted else not isinstance(given, tuple):
+        return
+    name = wanted.__name__ if wanted else "one bare array"
+    raise FormatError(f"{what} of {spec.name} are {name}, not {type(given).__name__}")

@@ -30,6 +30,7 @@ class BlockScale(Layout):
 
     name: ClassVar[str] = "blockscale-k16-m128x4-v1"
     formats: ClassVar[tuple[str, ...]] = ("NVFP4",)
+    words_type: ClassVar[type | None] = NVFP4Words
     planes_type: ClassVar[type | None] = NVFP4Planes
     row_axes: ClassVar[dict[str, int]] = {"codes": -2}
 

@@ -20,6 +20,7 @@ class Contiguous(Layout):
 
     name: ClassVar[str] = "contiguous-le-v1"
     formats: ClassVar[tuple[str, ...]] = ("BF16", "FP32", "I32")
+    words_type: ClassVar[type | None] = None
     planes_type: ClassVar[type | None] = None
 
     def plan(self, spec: DirectFormat, shape: Sequence[SupportsIndex]) -> Geometry:

@@ -13,6 +13,7 @@ from jax.core import Tracer
 from ninfer_jax._typing import AnyArray
 from ninfer_jax.errors import LayoutError
 from ninfer_jax.formats import Format, get_format
+from ninfer_jax.layouts._layout import check_kind
 from ninfer_jax.layouts._registry import layout_of
 from ninfer_jax.planes import GroupedPlanes, NVFP4Planes, Planes, RowScaledPlanes
 from ninfer_jax.words import GroupedWords, NVFP4Words, RowScaledWords, Words
@@ -39,9 +40,12 @@ def pack(words: Words, format: str | Format) -> Planes:
         Planes whose padding is zero, with the same leading axes.
 
     Raises:
+        FormatError: for words of another kind of format.
         LayoutError: where dtypes or shapes do not fit the format, or NVFP4 is not whole 128 x 64 tiles.
     """
-    return layout_of(format).pack(words, get_format(format))
+    spec, layout = get_format(format), layout_of(format)
+    check_kind("words", words, layout.words_type, spec)
+    return layout.pack(words, spec)
 
 
 @overload
@@ -61,9 +65,12 @@ def unpack(planes: Planes, format: str | Format, k: int | None = None) -> Words:
         k: logical columns; needed for the grouped formats, whose rows are padded, and checked for the others.
 
     Raises:
-        LayoutError: where `k` does not fit the planes.
+        FormatError: for planes of another kind of format.
+        LayoutError: where the planes are not those of `format` or `k` does not fit them.
     """
-    return layout_of(format).unpack(planes, get_format(format), k)
+    spec, layout = get_format(format), layout_of(format)
+    check_kind("planes", planes, layout.planes_type, spec)
+    return layout.unpack(planes, spec, k)
 
 
 def slice_rows(planes: _PlanesT, format: str | Format, start: int, stop: int) -> _PlanesT:
@@ -79,6 +86,7 @@ def slice_rows(planes: _PlanesT, format: str | Format, start: int, stop: int) ->
         LayoutError: where the range is empty or out of bounds, or is not a multiple of 128 NVFP4 rows.
     """
     layout = layout_of(format)
+    check_kind("planes", planes, layout.planes_type, get_format(format))
     rows = layout.row_count(planes)
     if not 0 <= start < stop <= rows:
         raise LayoutError(f"rows [{start}, {stop}): allowed 0 <= start < stop <= {rows}")
@@ -97,6 +105,7 @@ def gather_rows(planes: _PlanesT, format: str | Format, ids: AnyArray | Sequence
         LayoutError: where an id is out of bounds, there are none, or their count is not a multiple of 128 for NVFP4.
     """
     layout = layout_of(format)
+    check_kind("planes", planes, layout.planes_type, get_format(format))
     if not isinstance(ids, jax.Array):
         ids = np.asarray(ids)
     if ids.ndim != 1 or not ids.size or not np.issubdtype(ids.dtype, np.integer):

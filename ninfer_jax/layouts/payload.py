@@ -11,8 +11,9 @@ from jaxtyping import UInt8
 
 from ninfer_jax._typing import AnyArray
 from ninfer_jax.errors import LayoutError
-from ninfer_jax.formats import Format
-from ninfer_jax.layouts._geometry import PlaneSpan
+from ninfer_jax.formats import Format, get_format
+from ninfer_jax.layouts._geometry import Geometry, PlaneSpan
+from ninfer_jax.layouts._layout import check_kind
 from ninfer_jax.layouts._registry import geometry, get_layout
 from ninfer_jax.planes import Planes
 
@@ -31,11 +32,13 @@ def planes_to_payload(
         A new byte array of `encoded_size(format, shape)` bytes.
 
     Raises:
-        LayoutError: where a plane does not have the shape or dtype that the layout gives it.
+        FormatError: for planes of another kind of format.
+        LayoutError: where a plane is missing or does not have the shape or dtype that the layout gives it.
     """
     plan = geometry(format, shape)
+    parts = _by_name(planes, plan)
     payload = np.zeros(plan.nbytes, np.uint8)
-    for span, plane in zip(plan.planes, _by_name(planes, plan.planes), strict=True):
+    for span, plane in zip(plan.planes, parts, strict=True):
         if plane.shape != span.shape or plane.dtype != np.dtype(span.dtype):
             raise LayoutError(
                 f"{plan.format} {list(plan.shape)}: plane {span.name} is {plane.dtype} {list(plane.shape)},"
@@ -84,10 +87,15 @@ def plane_row_bytes(planes: Planes) -> tuple[UInt8[np.ndarray, "_"], ...]:
     return tuple(_bytes_of(plane) for plane in parts if plane is not None)
 
 
-def _by_name(planes: Planes, spans: Sequence[PlaneSpan]) -> list[Any]:
+def _by_name(planes: Planes, plan: Geometry) -> list[Any]:
+    check_kind("planes", planes, get_layout(plan.layout).planes_type, get_format(plan.format))
     if not isinstance(planes, tuple):
         return [planes]
-    return [getattr(planes, span.name) for span in spans]
+    given = {name: plane for name, plane in planes._asdict().items() if plane is not None}
+    names = [span.name for span in plan.planes]
+    if list(given) != names:
+        raise LayoutError(f"planes of {plan.format} are {', '.join(names)}, not {', '.join(given)}")
+    return list(given.values())
 
 
 def _bytes_of(plane: AnyArray | np.generic) -> np.ndarray:

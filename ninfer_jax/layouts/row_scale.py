@@ -19,6 +19,7 @@ class RowScale(Layout):
 
     name: ClassVar[str] = "row-scale-v1"
     formats: ClassVar[tuple[str, ...]] = ("FP8_E4M3FN_ROW_BF16S",)
+    words_type: ClassVar[type | None] = RowScaledWords
     planes_type: ClassVar[type | None] = RowScaledPlanes
     row_axes: ClassVar[dict[str, int]] = {"codes": -2, "scales": -1}
 

@@ -40,6 +40,7 @@ class RowSplit(Layout):
 
     name: ClassVar[str] = "row-split-k128-v1"
     formats: ClassVar[tuple[str, ...]] = ("Q4G64_F16S", "Q5G64_F16S", "Q6G64_F16S", "W8G32_F16S")
+    words_type: ClassVar[type | None] = GroupedWords
     planes_type: ClassVar[type | None] = GroupedPlanes
     row_axes: ClassVar[dict[str, int]] = {"base": -2, "high": -2, "scales": -2}
 
@@ -56,11 +57,12 @@ class RowSplit(Layout):
 
     def pack(self, words: GroupedWords, spec: GroupedFormat) -> GroupedPlanes:
         """Pad to whole 128-column blocks and split the code bits into base and high planes."""
-        _check(words, spec)
+        _check_grouped_words(words, spec)
         return _pack(words, spec)
 
     def unpack(self, planes: GroupedPlanes, spec: GroupedFormat, k: int | None) -> GroupedWords:
         """Join the planes into signed codes and drop the padding."""
+        _check_planes(planes, spec)
         columns = planes.scales.shape[-1] * spec.group_size
         if k is None or padded_k(k) != columns:
             raise LayoutError(
@@ -99,7 +101,7 @@ def _pad_last(array: AnyArray, count: int) -> AnyArray:
     return jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, count)]) if count else array
 
 
-def _check(words: GroupedWords, spec: GroupedFormat) -> None:
+def _check_grouped_words(words: GroupedWords, spec: GroupedFormat) -> None:
     check_words(words.codes, "int8", "codes", spec)
     check_words(words.scales, "uint16", "scales", spec)
     if words.codes.ndim < 2:
@@ -109,4 +111,15 @@ def _check(words: GroupedWords, spec: GroupedFormat) -> None:
         raise LayoutError(
             f"{spec.name} codes of shape {words.codes.shape} need scales of shape {expected}, one a logical group,"
             f" not {words.scales.shape}"
+        )
+
+
+def _check_planes(planes: GroupedPlanes, spec: GroupedFormat) -> None:
+    groups = planes.scales.shape[-1]
+    high = None if planes.high is None else planes.high.shape[-1]
+    wanted = (groups * _BASE_NBYTES, groups * _HIGH_NBYTES[spec.bits] or None)
+    if (planes.base.shape[-1], high) != wanted:
+        raise LayoutError(
+            f"{spec.name} planes of {groups} groups a row have {wanted[0]} base and {wanted[1]} high bytes a row,"
+            f" not {planes.base.shape[-1]} and {high}; these are planes of another format"
         )

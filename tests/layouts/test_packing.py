@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ninfer_jax.errors import LayoutError
+from ninfer_jax.errors import FormatError, LayoutError
 from ninfer_jax.formats import FORMATS
 from ninfer_jax.layouts import (
     pack,
@@ -171,6 +171,23 @@ def _grouped(codes_shape, scales_shape, codes: type = np.int8, scales: type = np
 def test_pack_refusals(words, name, message):
     with pytest.raises(LayoutError, match=message):
         pack(words, name)
+
+
+def test_words_and_planes_of_another_kind():
+    words = random_words("Q4G64_F16S", (2, 64))
+    for value, function in ((words, pack), (pack(words, "Q4G64_F16S"), unpack)):
+        for name in ("NVFP4", "FP8_E4M3FN_ROW_BF16S", "BF16"):
+            with pytest.raises(FormatError, match=f"of {name} are"):
+                function(value, name)
+    with pytest.raises(FormatError, match="words of Q4G64_F16S are GroupedWords, not ndarray"):
+        pack(words.codes, "Q4G64_F16S")
+
+
+@pytest.mark.parametrize(("stored", "read"), [("Q4G64_F16S", "Q5G64_F16S"), ("Q6G64_F16S", "Q4G64_F16S")])
+def test_unpack_refuses_planes_of_another_grouped_format(stored, read):
+    planes = pack(random_words(stored, (2, 130)), stored)
+    with pytest.raises(LayoutError, match="planes of another format"):
+        unpack(planes, read, 130)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ninfer_jax.errors import LayoutError
+from ninfer_jax.errors import FormatError, LayoutError
 from ninfer_jax.formats import FORMATS
 from ninfer_jax.layouts import pack, payload_to_planes, plane_row_bytes, planes_to_payload
 from tests.layouts.samples import assert_same, random_words, small_shape
@@ -58,6 +58,10 @@ def test_planes_of_another_shape_or_dtype():
         planes_to_payload(planes, "Q4G64_F16S", (3, 64))
     with pytest.raises(LayoutError, match="plane scales is float16"):
         planes_to_payload(planes._replace(scales=np.asarray(planes.scales).view(np.float16)), "Q4G64_F16S", (3, 130))
+    with pytest.raises(LayoutError, match="planes of Q5G64_F16S are base, high, scales, not base, scales"):
+        planes_to_payload(planes, "Q5G64_F16S", (3, 130))
+    with pytest.raises(FormatError, match="planes of NVFP4 are NVFP4Planes, not GroupedPlanes"):
+        planes_to_payload(planes, "NVFP4", (128, 64))
     with pytest.raises(LayoutError, match="plane words is bfloat16"):
         planes_to_payload(np.zeros((2,), ml_dtypes.bfloat16), "BF16", (2,))
 
