@@ -1,5 +1,6 @@
 """`ninfer-jax convert`: a checkpoint into an artifact, or the plan of it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -32,6 +33,9 @@ from ninfer_jax.recipes import Recipe
 @click.option("--force", is_flag=True, help="Replace OUT, and discard an interrupted conversion to it.")
 @click.option("--resume", is_flag=True, help="Continue an interrupted conversion to OUT.")
 @click.option("--report", "report_file", type=FILE, help="Write a JSON report: errors, sizes, sources with SHA-256.")
+@click.option(
+    "--no-digests", is_flag=True, help="Leave SHA-256 of the sources out of the report; saves reading them twice."
+)
 @quiet_option
 @block_option
 @budget_option
@@ -50,6 +54,7 @@ def convert_command(
     force: bool,
     resume: bool,
     report_file: Path | None,
+    no_digests: bool,
     quiet: bool,
     block_size: int | None,
     memory_budget: int | None,
@@ -71,7 +76,14 @@ def convert_command(
     if block_size is not None and memory_budget is not None:
         raise click.UsageError("--memory-budget chooses the block size; give one of --block-size and --memory-budget")
     recipe = chosen_recipe(recipe_name, recipe_options)
-    settings = Settings(block_size, memory_budget, overwrite=force, resume=resume, peer_timeout=peer_timeout)
+    settings = Settings(
+        block_size,
+        memory_budget,
+        overwrite=force,
+        resume=resume,
+        hash_sources=report_file is not None and not no_digests,
+        peer_timeout=peer_timeout,
+    )
     if dry_run:
         print_dry_run(source, config, recipe, settings, dialect)
         return
@@ -108,8 +120,7 @@ def _run(
     index: int,
 ) -> None:
     with progress_display("converting", quiet=quiet or index != 0) as progress:
-        chosen = Settings(**{**vars(settings), "progress": progress, "hash_sources": report_file is not None})
-        report = convert(source, out, recipe, chosen, dialect=dialect)
+        report = convert(source, out, recipe, replace(settings, progress=progress), dialect=dialect)
     if index != 0:
         return
     if report_file is not None:

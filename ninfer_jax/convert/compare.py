@@ -7,6 +7,7 @@ of the structure. Specification: tensor-formats §7, container.
 import random
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def verify_against(
     begun = time.perf_counter()
     chosen = settings or Settings()
     if sample is not None and chosen.block_bytes is None:
-        chosen = Settings(**{**vars(chosen), "block_bytes": _SAMPLED_BLOCK_BYTES})
+        chosen = replace(chosen, block_bytes=_SAMPLED_BLOCK_BYTES)
     with planned(source, recipe, chosen, dialect=dialect) as (plan, _, _), open_artifact(Path(path)) as artifact:
         check_same_plan(artifact, plan)
         blocks = plan.blocks if sample is None else sampled_blocks(plan, sample, seed)
