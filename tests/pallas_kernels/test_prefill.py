@@ -25,7 +25,7 @@ from tests.pallas_kernels.weights import check_close, random_weight, random_x, r
 
 pytestmark = pytest.mark.timeout(120)
 
-# kind, m, n, k, configuration: seams and tails of M, N and K, both block_k, one and two consumers and row blocks, splits.
+# kind, m, n, k, configuration: seams and tails of M, N and K, both steps, one and two consumers and row blocks, splits.
 CASES = {
     "q4 exact tiles": ("q4", 32, 128, 512, PrefillConfig(32, 64, 2)),
     "q4 all tails": ("q4", 33, 75, 200, PrefillConfig(32, 64, 2, consumers=1)),

@@ -21,7 +21,8 @@ def compiled(**arguments):
 
 def check_clean(report):
     assert report.kernels == 1
-    assert report.spill_bytes == 0 and report.stack_bytes == 0
+    assert report.spill_bytes == 0
+    assert report.stack_bytes == 0
     assert report.registers <= 168  # three warpgroups of a block share 65536
     assert report.hgmma > 0
     assert report.tma_loads > 0

@@ -28,7 +28,7 @@ def random_weight(kind: str, n: int, k: int, seed: int = 0) -> tuple[WeightPlane
 
 
 def planes_of(kind: str, payload: bytes, n: int, k: int) -> WeightPlanes:
-    """The planes of a payload, each starting at a multiple of 256 bytes but nvfp4's divisor, which follows its scales."""
+    """The planes of a payload: each starts at a multiple of 256 bytes, but nvfp4's divisor right after its scales."""
     shapes, offset, planes = plane_shapes(kind, n, k), 0, []
     for field, shape in zip(WeightPlanes._fields, shapes, strict=True):
         if shape is None:
