@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jaxtyping import Int8, UInt8
 
 from ninfer_jax._typing import AnyArray
 
 
-def pack_bits(codes: AnyArray, low: int, width: int) -> jax.Array:
+def pack_bits(codes: UInt8[AnyArray, "*lead k"], low: int, width: int) -> UInt8[jax.Array, "*lead row_bytes"]:
     """`out[j] = OR_i ((codes[j * per + i] >> low) & (2**width - 1)) << (i * width)`, with `per = 8 / width`.
 
     Args:
@@ -30,14 +31,14 @@ def pack_bits(codes: AnyArray, low: int, width: int) -> jax.Array:
     return lax.reduce(lanes, np.uint8(0), lax.bitwise_or, (lanes.ndim - 1,))
 
 
-def unpack_bits(packed: AnyArray, width: int) -> jax.Array:
+def unpack_bits(packed: UInt8[AnyArray, "*lead row_bytes"], width: int) -> UInt8[jax.Array, "*lead k"]:
     """The fields of every byte, lowest first: uint8 [..., m] to uint8 [..., m * 8 / width]."""
     packed = jnp.asarray(packed)
     lanes = (packed[..., None] >> _shifts(width)) & jnp.uint8((1 << width) - 1)
     return lanes.reshape(*packed.shape[:-1], packed.shape[-1] * 8 // width)
 
 
-def sign_extend(codes: jax.Array, bits: int) -> jax.Array:
+def sign_extend(codes: UInt8[jax.Array, "*shape"], bits: int) -> Int8[jax.Array, "*shape"]:
     """Two's complement of `bits` bits in uint8 to int8."""
     sign = jnp.uint8(1 << (bits - 1))
     return lax.bitcast_convert_type((codes ^ sign) - sign, jnp.int8)

@@ -10,6 +10,7 @@ from typing import ClassVar, SupportsIndex
 
 import jax
 import numpy as np
+from jaxtyping import Shaped
 
 from ninfer_jax._typing import AnyArray
 from ninfer_jax.errors import LayoutError
@@ -99,7 +100,9 @@ def _unpack(planes: NVFP4Planes) -> NVFP4Words:
     return NVFP4Words(_bits.unpack_bits(planes.codes, 4), unswizzle_scales(planes.scales), planes.divisor)
 
 
-def swizzle_scales(scales: AnyArray) -> AnyArray:
+def swizzle_scales(
+    scales: Shaped[AnyArray, "*lead n groups"],
+) -> Shaped[AnyArray, "*lead n_tiles k_tiles 32 4 4"]:
     """Natural scale words to the stored tile order.
 
     Row n, group g goes to byte
@@ -122,7 +125,9 @@ def swizzle_scales(scales: AnyArray) -> AnyArray:
     return tiled.transpose(*range(axis), axis, axis + 3, axis + 2, axis + 1, axis + 4)
 
 
-def unswizzle_scales(scales: AnyArray) -> AnyArray:
+def unswizzle_scales(
+    scales: Shaped[AnyArray, "*lead n_tiles k_tiles 32 4 4"],
+) -> Shaped[AnyArray, "*lead n groups"]:
     """Stored tile order to natural scale words, the inverse of `swizzle_scales`.
 
     Args:

@@ -104,6 +104,16 @@ def test_leading_axes_and_vmap(name):
         assert planes_to_payload(one, name, shape[-2:]).tobytes() == expected
 
 
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_large_matrices(name):
+    """Large enough for the vectorised and threaded loops of the compiler, which small golden cases never enter."""
+    shape = (512, 1024) if name == "NVFP4" else (515, 1000)
+    words = random_words(name, shape)
+    planes, back = pack_unpack_jit(words, name, shape[-1])
+    assert planes_to_payload(planes, name, shape).tobytes() == oracle.pack(oracle_words(words), name)
+    assert_same(back, words)
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_abstract_evaluation(name):
     """Planes are pytrees of any leaves: shapes pass through eval_shape and lowering, where nothing is an array."""
@@ -135,8 +145,11 @@ def test_swizzle_refuses_partial_tiles(shape):
 
 
 def test_unswizzle_refuses_other_shapes():
-    with pytest.raises(LayoutError, match="32, 4, 4"):
-        unswizzle_scales(np.zeros((1, 1, 32, 16), np.uint8))
+    """Called as users call it, without the annotation checks of the test run."""
+    unchecked = getattr(unswizzle_scales, "__wrapped__", unswizzle_scales)
+    for shape in ((1, 1, 32, 16), (1, 1, 32, 2, 8)):
+        with pytest.raises(LayoutError, match="32, 4, 4"):
+            unchecked(np.zeros(shape, np.uint8))
 
 
 def _grouped(codes_shape, scales_shape, codes: type = np.int8, scales: type = np.uint16):
@@ -211,6 +224,11 @@ def test_words_of_another_width_do_not_leak_into_neighbours():
     out = np.asarray(unpack(planes, "Q5G64_F16S", 64).codes)
     assert out[0, 10] == -1
     assert np.count_nonzero(out) == 1
+
+
+def test_illegal_w8_code_is_kept():
+    words = GroupedWords(np.full((1, 32), -128, np.int8), np.zeros((1, 1), np.uint16))
+    assert_same(unpack(pack(words, "W8G32_F16S"), "W8G32_F16S", 32), words)
 
 
 def test_x64_mode_changes_nothing():
