@@ -17,8 +17,8 @@ from ninfer_jax.recipes import ObjectSpec, ResourceSpec, TensorSpec
 MIN_BLOCK_BYTES = 1 << 16
 """Smallest allowed block; below it the cost of a step exceeds the work in it."""
 
-DEFAULT_BLOCK_BYTES = 1 << 24
-"""Source bytes in a block unless something else is asked for: large enough to hide a step's fixed cost."""
+DEFAULT_BLOCK_BYTES = 1 << 22
+"""Source bytes in a block unless something else is asked for: hides the fixed cost of a step, and fits in caches."""
 
 _BITS = {"F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16, "I16": 16, "U16": 16}
 
