@@ -173,12 +173,25 @@ def test_a_quantized_weight_that_is_ignored_or_untargeted_is_an_error(tmp_path):
     assert "no config group targets it" in refused(tmp_path / "u", tensors, nvfp4_group(["re:b.*"]))
 
 
-def test_a_plain_weight_that_a_group_names_is_an_error(tmp_path):
-    tensors = {"a.weight": Random((4, 64))}
-    assert "quantizes 'a'" in refused(tmp_path / "n", tensors, nvfp4_group(["re:a"]))
-    write(tmp_path / "i", tensors, nvfp4_group(["re:a"]), ignore=("a",))
-    with open_checkpoint(tmp_path / "i") as checkpoint:
-        assert checkpoint["a.weight"].dtype == "BF16"
+def test_plain_weights_stay_whatever_the_groups_say(tmp_path):
+    tensors = {
+        "a.gate.weight": Random((4, 64)),
+        "a.norm.weight": Random((64,)),
+        "lm_head.weight": Random((4, 64), "F32"),
+    }
+    write(tmp_path, tensors, nvfp4_group(["Linear", "re:a.*"]))
+    with open_checkpoint(tmp_path) as checkpoint:
+        assert [tensor.dtype for tensor in checkpoint.tensors.values()] == ["BF16", "BF16", "F32"]
+
+
+def test_integer_codes_without_scales_are_no_plain_weight(tmp_path):
+    tensors = {"a.weight": np.ones((4, 64), np.int8)}
+    group = fp8_group(["Linear"], weights={"type": "int"}) | {"format": "int-quantized"}
+    write(tmp_path / "t", tensors, group)
+    with open_checkpoint(tmp_path / "t") as checkpoint:
+        tensor = checkpoint["a.weight"]
+        assert isinstance(tensor, DecodedTensor)
+        assert "int-quantized" in tensor.reason
 
 
 def test_the_scheme_decides_and_contradicting_parts_are_an_error(tmp_path):

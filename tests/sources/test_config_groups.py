@@ -55,11 +55,18 @@ def test_ignore_lies_on_top():
     assert not found.ignored("model.layers.7.mlp.gate_proj")
     assert not found.ignored("model.lm_head")
 
+    assert groups(nvfp4_group(["re:.*"]), ignore=("Embedding",)).ignored("model.embed_tokens")
 
-def test_class_targets_do_not_name_modules():
-    found = groups(nvfp4_group(["Linear"]))
-    assert found.named_scheme("mlp.up_proj") is None
+
+def test_a_target_of_another_class_or_module_does_not_match():
     assert groups(nvfp4_group(["Embedding"])).scheme("mlp.up_proj") is None
+    assert groups(nvfp4_group(["lm_head"])).scheme("mlp.up_proj") is None
+
+
+def test_embeddings_and_other_classes():
+    found = groups(nvfp4_group(["Conv2d"]), fp8_group(["Linear"]), nvfp4_group(["Embedding"]))
+    assert format_of(found, "mlp.up_proj") == "float-quantized"
+    assert format_of(found, "model.embed_tokens") == "nvfp4-pack-quantized"
 
 
 def test_groups_without_a_format_follow_their_weights_in_a_mixed_checkpoint():

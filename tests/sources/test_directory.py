@@ -7,6 +7,7 @@ import pytest
 
 from ninfer_jax.errors import SourceError
 from ninfer_jax.sources import open_checkpoint, open_config
+from ninfer_jax.sources.tensor import PositionedFile
 from tests.checkpoints import Random, array_of, write_checkpoint, write_safetensors
 
 TENSORS = {f"t{i}": Random((8, 16), seed=i) for i in range(6)}
@@ -111,6 +112,19 @@ def test_config_alone(tmp_path):
         assert checkpoint.config == {"hidden_size": 4}
     with pytest.raises(SourceError, match="cannot read nowhere"):
         open_config(tmp_path / "nowhere")
+
+
+def test_opening_reads_headers_and_reading_reads_the_rows_asked_for(tmp_path, monkeypatch):
+    tensors = {f"t{i}": Random((512, 256), seed=i) for i in range(4)}
+    write_checkpoint(tmp_path, tensors, shards=2)
+    asked = []
+    whole = PositionedFile.read
+    monkeypatch.setattr(PositionedFile, "read", lambda self, at, n: asked.append(n) or whole(self, at, n))
+    with open_checkpoint(tmp_path) as checkpoint:
+        assert sum(asked) < 2000
+        asked.clear()
+        checkpoint["t3"].read(100, 104)
+        assert asked == [4 * 256 * 2]
 
 
 def test_reports_and_reprs_show_no_path(tmp_path):

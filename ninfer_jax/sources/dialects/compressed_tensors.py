@@ -20,6 +20,7 @@ from ninfer_jax.sources.dialects.config_groups import (
 )
 from ninfer_jax.sources.dialects.decoded import DecodedTensor
 from ninfer_jax.sources.dialects.words import QuantizedTensor
+from ninfer_jax.sources.dtypes import FLOAT_TYPES
 from ninfer_jax.sources.tensor import SourceTensor, WidenedTensor
 
 DIALECT = "compressed-tensors"
@@ -56,8 +57,6 @@ def logical_tensors(tensors: Tensors, config: Mapping[str, Any]) -> dict[str, So
             logical[f"{module}.weight"] = weight
             used.update(ref.tensor for ref in weight.sources)
         elif part not in _WEIGHT_PARTS:
-            if part == "weight" and len(tensor.shape) == 2:
-                _check_plain(module, tensor, groups)
             logical[name] = input_scale(tensor) if part in INPUT_SCALES else tensor
     left = [name for name in tensors if name.rpartition(".")[2] in _WEIGHT_PARTS and name not in used]
     if left:
@@ -73,16 +72,8 @@ def input_scale(tensor: SourceTensor) -> SourceTensor:
 
 
 def _is_quantized(tensors: Tensors, module: str, weight: SourceTensor) -> bool:
-    return weight.dtype.startswith("F8_") or f"{module}.weight_scale" in tensors
-
-
-def _check_plain(module: str, tensor: SourceTensor, groups: ConfigGroups) -> None:
-    """A weight that the config quantizes by name, but that has no scales, was not written as the config says."""
-    scheme = groups.named_scheme(module)
-    if scheme and scheme.format != "dense" and not groups.ignored(module):
-        raise SourceError(
-            f"{DIALECT}: config group {scheme.group!r} quantizes {module!r}, but {describe(tensor)} has no scales"
-        )
+    """Codes are never of a plain floating-point type, and plain weights have no scale."""
+    return weight.dtype not in FLOAT_TYPES or f"{module}.weight_scale" in tensors
 
 
 def _weight(tensors: Tensors, module: str, groups: ConfigGroups) -> QuantizedTensor:

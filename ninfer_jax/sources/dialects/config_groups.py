@@ -1,10 +1,10 @@
 """The quantization scheme of a module: `config_groups` and `ignore` as compressed-tensors resolves them.
 
 The rules of compressed-tensors 0.20: groups are read in order, and a target named by two groups belongs to the later
-one. Of several targets that match a module, an exact module name wins over a regular expression (`re:...`, matched
-from the start of the name), and that over a class name; equals are taken in sorted order. `ignore` lies on top of all.
-A checkpoint names no classes, so every class name that is not a norm or an embedding is taken to match. Leaves out
-tensors (`compressed_tensors`).
+one. Of several targets that match a module, an exact module name wins over a regular expression (`re:...`, matched from
+the start of the name), and that over a class name; equals are taken in sorted order. `ignore` lies on top of all. A
+checkpoint names no classes: a module whose last name contains `embed` is taken for an Embedding, others for a Linear.
+Leaves out tensors (`compressed_tensors`).
 """
 
 import re
@@ -50,23 +50,19 @@ class ConfigGroups:
     ignore: tuple[str, ...]
 
     def ignored(self, module: str) -> bool:
-        """True where the ignore list names the module, exactly or by regular expression."""
-        return any(_matches(module, pattern) for pattern in self.ignore)
+        """True where the ignore list names the module, by name, regular expression or class."""
+        return any(_matches(module, pattern) or pattern == _class_of(module) for pattern in self.ignore)
 
-    def named_scheme(self, module: str) -> Scheme | None:
-        """The scheme of a module by an exact or regular-expression target; None where only a class could match."""
+    def scheme(self, module: str) -> Scheme | None:
+        """The scheme of a module that is stored quantized; None if no target fits."""
         for target in sorted(self.targets, key=lambda target: ("re:" in target, target)):
             if _matches(module, target):
                 return self.targets[target]
-        return None
+        return self.targets.get(_class_of(module))
 
-    def scheme(self, module: str) -> Scheme | None:
-        """The scheme of a module that is stored quantized, class targets included; None if no target fits."""
-        named = self.named_scheme(module)
-        if named is not None:
-            return named
-        classes = sorted(target for target in self.targets if target.isidentifier() and target != "Embedding")
-        return self.targets[classes[0]] if classes else None
+
+def _class_of(module: str) -> str:
+    return "Embedding" if "embed" in module.rpartition(".")[2] else "Linear"
 
 
 def _matches(module: str, pattern: str) -> bool:
