@@ -59,10 +59,10 @@ def payload_to_planes(
         shape: logical shape.
 
     Raises:
-        LayoutError: where the buffer does not have `encoded_size(format, shape)` bytes.
+        LayoutError: where the buffer is not contiguous or does not have `encoded_size(format, shape)` bytes.
     """
     plan = geometry(format, shape)
-    data = np.frombuffer(buffer, np.uint8)
+    data = _flat_bytes(buffer)
     if data.nbytes != plan.nbytes:
         raise LayoutError(
             f"a payload of {plan.format} {list(plan.shape)} has {plan.nbytes} bytes, not {data.nbytes}; check the shape"
@@ -96,6 +96,13 @@ def _by_name(planes: Planes, plan: Geometry) -> list[Any]:
     if list(given) != names:
         raise LayoutError(f"planes of {plan.format} are {', '.join(names)}, not {', '.join(given)}")
     return list(given.values())
+
+
+def _flat_bytes(buffer: bytes | bytearray | memoryview | np.ndarray) -> np.ndarray:
+    try:
+        return np.frombuffer(buffer, np.uint8)
+    except (BufferError, ValueError) as error:
+        raise LayoutError(f"a payload is one contiguous byte buffer; this {type(buffer).__name__}: {error}") from None
 
 
 def _bytes_of(plane: AnyArray | np.generic) -> np.ndarray:

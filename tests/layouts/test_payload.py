@@ -52,6 +52,12 @@ def test_wrong_sizes(name, extra):
         payload_to_planes(buffer, name, shape)
 
 
+@pytest.mark.parametrize("buffer", [b"", np.zeros((4, 4), np.uint8)[:, :2], memoryview(bytes(16))[::2]])
+def test_buffers_that_are_no_payload(buffer):
+    with pytest.raises(LayoutError, match=r"contiguous byte buffer|has 8 bytes, not 0"):
+        payload_to_planes(buffer, "FP32", (2,))
+
+
 def test_planes_of_another_shape_or_dtype():
     planes = pack(random_words("Q4G64_F16S", (3, 130)), "Q4G64_F16S")
     with pytest.raises(LayoutError, match=r"plane base is uint8 \[3, 128\], needed \|u1 \[3, 64\]"):
