@@ -42,10 +42,12 @@ def as_words(words: Words, format: Format) -> Words:
     return _row_scaled(_typed(words, RowScaledWords, format), format)
 
 
-def integer_words(array: AnyArray, dtype: str, what: str) -> AnyArray:
+def integer_words(array: AnyArray | np.generic, dtype: str, what: str) -> AnyArray:
     """Reinterpret a scalar type as the unsigned integer of its width; integers of the right type pass through."""
     if not isinstance(array, jax.Array | np.ndarray | np.generic):
         raise FormatError(f"{what} must be a NumPy or JAX array of {dtype} words, not {type(array).__name__}")
+    if isinstance(array, np.generic):
+        array = np.asarray(array)
     if array.dtype == dtype:
         return array
     if array.dtype == "float4_e2m1fn" and dtype == "uint8":

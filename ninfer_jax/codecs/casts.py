@@ -5,7 +5,6 @@ where bits matter, so subnormals, signed zeros and NaN payloads are safe.
 """
 
 from collections.abc import Callable
-from typing import Literal
 
 import ml_dtypes
 import numpy as np
@@ -41,7 +40,7 @@ def source_words(x: AnyArray) -> DirectWords:
     return array.view(word)
 
 
-def cast_words(x: AnyArray, target: str, *, mode: Literal["round", "exact"]) -> DirectWords:
+def cast_words(x: AnyArray, target: str, *, mode: str) -> DirectWords:
     """`words = bits(cast(x))` by an explicit rule; a source of the target's own type keeps every bit.
 
     | target | source | "round" | "exact" |
@@ -70,7 +69,9 @@ def cast_words(x: AnyArray, target: str, *, mode: Literal["round", "exact"]) -> 
         raise FormatError(f"unknown cast mode {mode!r}; use 'round' or 'exact'")
     own_dtype, convert = _CASTS[target]
     array = np.asarray(x)
-    return source_words(array) if array.dtype == own_dtype else convert(array, mode)
+    if array.dtype == own_dtype:
+        return source_words(array)
+    return convert(np.atleast_1d(array), mode).reshape(array.shape)
 
 
 def _to_bf16(array: np.ndarray, mode: str) -> UInt16[np.ndarray, "*shape"]:
@@ -123,7 +124,7 @@ def _refuse(bad: np.ndarray, array: np.ndarray, why: str) -> None:
     if not bad.any():
         return
     at = np.unravel_index(int(bad.argmax()), bad.shape)
-    raise CastError(f"x[{', '.join(map(str, at))}] = {array[at]} {why} ({int(bad.sum())} such values)")
+    raise CastError(f"x[{', '.join(map(str, at))}] = {array[at]!s} {why} ({int(bad.sum())} such values)")
 
 
 def _unsupported(array: np.ndarray, target: str, allowed: str) -> FormatError:

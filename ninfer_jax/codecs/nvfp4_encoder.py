@@ -19,6 +19,7 @@ Nothing is flushed, whatever the size of the values.
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float32, UInt32
 
 from ninfer_jax._typing import AnyArray
@@ -50,11 +51,12 @@ LARGEST_SCALED = 0x452E0000  # 2784 = 464 * 6: the tie above the largest E4M3FN 
 _WORD_2688 = 0x45280000
 _WORD_SIX = 0x40C00000
 _WORD_ONE = 0x3F800000
-_LARGEST_FINITE = 0x7F7FFFFF
-_SMALLEST_NORMAL = 0x00800000
+LARGEST_DIVISOR = 0x7F7FFFFF
+SMALLEST_DIVISOR = 0x00800000
 _E2M1_MIDPOINTS = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
 
 
+@jax.jit
 def matrix_amax(x: AnyArray) -> UInt32[Array, "*lead"]:
     """`max |x|` over the last two axes as binary32 words; at least 0x7F800000 if any value is not finite.
 
@@ -66,11 +68,12 @@ def matrix_amax(x: AnyArray) -> UInt32[Array, "*lead"]:
     return widen_words(jnp.max(maxima, axis=-1), source.dtype)
 
 
-def nvfp4_divisor(amax: AnyArray) -> UInt32[Array, "*lead"]:
+@jax.jit
+def nvfp4_divisor(amax: AnyArray | np.generic) -> UInt32[Array, "*lead"]:
     """`d_w = round_f32(2688 / amax)` as binary32 words, for words of finite maxima (profile step 2)."""
     words = jnp.asarray(amax)
     quotient = divide(split_normal(jnp.uint32(_WORD_2688)), split(jnp.where(words == 0, jnp.uint32(_WORD_ONE), words)))
-    divisor = jnp.minimum(round_to(quotient, BINARY32), jnp.uint32(_LARGEST_FINITE))
+    divisor = jnp.minimum(round_to(quotient, BINARY32), jnp.uint32(LARGEST_DIVISOR))
     return jnp.where(words == 0, jnp.uint32(_WORD_ONE), divisor)
 
 
@@ -94,7 +97,7 @@ def encode_nvfp4(x: jax.Array, divisor: AnyArray | None = None) -> tuple[NVFP4Wo
     scaled = _scale(split_groups(words & 0x7FFFFFFF, NVFP4.group_size), divisors[..., None, None, None])
     codes = join_groups(_e2m1_magnitudes(float_bits(scaled), scales), x.shape[-1]) | ((words >> 31) << 3)
     ok = jnp.all(group_amax < INFINITY_WORD) & jnp.all(scaled_amax <= LARGEST_SCALED)
-    ok &= jnp.all((divisors >= _SMALLEST_NORMAL) & (divisors <= _LARGEST_FINITE))
+    ok &= jnp.all((divisors >= SMALLEST_DIVISOR) & (divisors <= LARGEST_DIVISOR))
     return NVFP4Words(codes.astype(jnp.uint8), scales.astype(jnp.uint8), divisors), ok
 
 
@@ -104,7 +107,7 @@ def _scale(magnitudes: UInt32[Array, "*#shape"], divisors: UInt32[Array, "*#shap
     # A subnormal is `magnitude * 2^-149`: the power moves to the divisor, where it is exact.
     lowered = jnp.where(divisors >= (150 << 23), divisors - jnp.uint32(149 << 23), jnp.uint32(0))
     subnormal = magnitudes.astype(jnp.int32).astype(jnp.float32) * bits_float(lowered)
-    return jnp.where(magnitudes < _SMALLEST_NORMAL, subnormal, normal)
+    return jnp.where(magnitudes < (1 << 23), subnormal, normal)
 
 
 def _e2m1_magnitudes(

@@ -78,7 +78,7 @@ def get_encoder(format: str | Format, encoder: str | None = None) -> EncoderProf
 
 
 def try_quantize(
-    x: AnyArray, format: str | Format, *, encoder: str | None = None, divisor: AnyArray | None = None
+    x: AnyArray, format: str | Format, *, encoder: str | None = None, divisor: AnyArray | np.generic | None = None
 ) -> tuple[QuantizedWords, Bool[Array, ""]]:
     """`words, ok = encode(x)` without raising on values; jit-able, vmap-able and shardable.
 
@@ -120,7 +120,7 @@ _try_quantize_jit = jax.jit(try_quantize, static_argnames=("format", "encoder"))
 
 
 def quantize(
-    x: AnyArray, format: str | Format, *, encoder: str | None = None, divisor: AnyArray | None = None
+    x: AnyArray, format: str | Format, *, encoder: str | None = None, divisor: AnyArray | np.generic | None = None
 ) -> QuantizedWords:
     """`words = encode(x)`; eager.
 

@@ -9,7 +9,7 @@ import numpy as np
 from ninfer_jax._typing import AnyArray
 from ninfer_jax.codecs.fp8_row_encoder import REFUSED_MAGNITUDE
 from ninfer_jax.codecs.grouped_encoder import refused_maximum
-from ninfer_jax.codecs.nvfp4_encoder import LARGEST_SCALED
+from ninfer_jax.codecs.nvfp4_encoder import LARGEST_DIVISOR, LARGEST_SCALED, SMALLEST_DIVISOR
 from ninfer_jax.codecs.sources import INFINITY_WORD
 from ninfer_jax.errors import EncodeError
 from ninfer_jax.formats import BlockScaledFormat, GroupedFormat, QuantizedFormat
@@ -23,6 +23,11 @@ def explain_refusal(x: AnyArray, spec: QuantizedFormat, divisor: int | None) -> 
         spec: the format.
         divisor: the binary32 word of a divisor given by the caller (NVFP4), else None.
     """
+    if divisor is not None and not SMALLEST_DIVISOR <= divisor <= LARGEST_DIVISOR:
+        return EncodeError(
+            f"{spec.name}: divisor word {divisor:#010x} is not a positive normal binary32 number; take it "
+            "from nvfp4_divisor"
+        )
     values = np.asarray(x).astype(np.float32)
     magnitudes = values.view(np.uint32) & 0x7FFFFFFF
     if isinstance(spec, BlockScaledFormat):
@@ -30,18 +35,16 @@ def explain_refusal(x: AnyArray, spec: QuantizedFormat, divisor: int | None) -> 
     else:
         limit = refused_maximum(spec) if isinstance(spec, GroupedFormat) else REFUSED_MAGNITUDE
     bad = magnitudes >= limit
-    if not bad.any():
-        return EncodeError(f"{spec.name}: divisor word {divisor:#010x} is not a positive normal binary32 number")
     at = np.unravel_index(int(bad.argmax()), bad.shape)
     place = f"x[{', '.join(map(str, at))}]"
     if magnitudes[at] >= INFINITY_WORD:
         return EncodeError(
-            f"{spec.name}: {place} is {values[at]}; only finite values can be quantized ({int(bad.sum())} refused)"
+            f"{spec.name}: {place} is {values[at]!s}; only finite values can be quantized ({int(bad.sum())} refused)"
         )
     largest = (np.uint32(limit) - np.uint32(1)).view(np.float32)
     return EncodeError(
-        f"{spec.name}: {place} = {values[at]} is too large for a scale of the format; magnitudes up to {largest} can "
-        f"be quantized ({int(bad.sum())} refused)"
+        f"{spec.name}: {place} = {values[at]!s} is too large for a scale of the format; magnitudes up to {largest!s} "
+        f"can be quantized ({int(bad.sum())} refused)"
     )
 
 

@@ -21,7 +21,13 @@ _SOURCE_DTYPES = ("float32", "bfloat16", "float16")
 
 
 def host_source(x: AnyArray) -> AnyArray:
-    """Round a float64 source to float32 on the host; every other array is returned as it is."""
+    """Round a float64 source to float32 on the host; every other array is returned as it is.
+
+    Raises:
+        FormatError: for anything but a NumPy or JAX array.
+    """
+    if not isinstance(x, jax.Array | np.ndarray):
+        raise FormatError(f"cannot quantize a {type(x).__name__}; give a NumPy or JAX array")
     if x.dtype != np.float64:
         return x
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
