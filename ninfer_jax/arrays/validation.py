@@ -25,7 +25,7 @@ def validate(w: QuantizedTensor) -> None:
 
     Raises:
         LayoutError: for another planes type, a plane missing or too many, a wrong dtype or shape, or planes that are a
-            shard of the columns cut through a group or block; the message then lists the shard counts that are possible.
+            shard of the columns cut through a group or block; the message then lists the possible shard counts.
     """
     planes_type = layout_of(w.format).planes_type
     if planes_type is None or not isinstance(w.planes, planes_type):

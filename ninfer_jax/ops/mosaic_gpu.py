@@ -1,0 +1,74 @@
+"""The `mosaic_gpu` implementation: the Hopper kernels of `pallas_kernels`, plugged in.
+
+Always registered. Where the kernels cannot run (another device, an older jax, a shape or dtype they do not take), it says
+why; nothing is imported before a GPU is there. Gradients and sharded partial sums are float32 products of `xla`.
+"""
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from ninfer_jax.ops.registry import Implementation, Problem, device_text
+from ninfer_jax.planes import GroupedPlanes, NVFP4Planes
+
+KINDS = {
+    "Q4G64_F16S": "q4",
+    "Q5G64_F16S": "q5",
+    "Q6G64_F16S": "q6",
+    "W8G32_F16S": "w8",
+    "NVFP4": "nvfp4",
+    "FP8_E4M3FN_ROW_BF16S": "fp8",
+}
+
+
+class MosaicGpu(Implementation):
+    """Weights unpacked in registers, on Hopper."""
+
+    name: ClassVar[str] = "mosaic_gpu"
+
+    def supports(self, problem: Problem, device: jax.Device) -> str | None:
+        """What the kernels themselves answer, on a GPU."""
+        if device.platform not in ("gpu", "cuda"):
+            return f"needs an NVIDIA GPU of compute capability 9.0, the device is {device_text(device)}"
+        try:
+            from pallas_kernels.mosaic_gpu import unsupported_reason
+        except ImportError as error:
+            return f"the kernels cannot be imported here: {error}"
+        return unsupported_reason(
+            kind=KINDS[problem.format],
+            m=problem.m,
+            n=problem.n,
+            k=problem.k,
+            x_dtype=jnp.dtype(problem.x_dtype),
+            out_dtype=jnp.dtype(problem.out_dtype),
+            hardware=None,
+        )
+
+    def describe(self, problem: Problem, device: jax.Device) -> str:
+        """The kernel and configuration that the kernels' own explanation names."""
+        return f"pallas_kernels, {problem.regime} kernel of kind {KINDS[problem.format]}"
+
+    def product(self, x: Array, planes: Any, problem: Problem, platform: str) -> Array:
+        """`y[m, n] = sum_k x[m, k] * w[n, k]` by a kernel, float32 accumulators."""
+        from pallas_kernels import mosaic_gpu
+
+        return mosaic_gpu.matmul(
+            x[:, : problem.k],
+            kernel_planes(planes),
+            kind=KINDS[problem.format],
+            n=problem.n,
+            k=problem.k,
+            out_dtype=jnp.dtype(problem.out_dtype),
+        )
+
+
+def kernel_planes(planes: Any) -> Any:
+    """The same arrays in the kernels' own planes tuple."""
+    from pallas_kernels import WeightPlanes
+
+    if isinstance(planes, GroupedPlanes):
+        return WeightPlanes(planes.base, planes.high, planes.scales, None)
+    divisor = planes.divisor if isinstance(planes, NVFP4Planes) else None
+    return WeightPlanes(planes.codes, None, planes.scales, divisor)

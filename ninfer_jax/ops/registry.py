@@ -1,0 +1,132 @@
+"""The implementations of `matmul` by name, what each supports, and the choice among them.
+
+Names are registered unconditionally; whether one can run is asked of it, for one problem and one device. Nothing here
+multiplies.
+"""
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import jax
+from jaxtyping import Array
+
+from ninfer_jax.errors import UnsupportedError
+
+DECODE_ROWS = 16
+Regime = Literal["decode", "prefill"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """One product, as the implementations see it.
+
+    Attributes:
+        format: canonical name of the weight's format.
+        m: rows of x, elements.
+        n: rows of the weight, elements.
+        k: columns of the weight, elements.
+        x_dtype: dtype name of x.
+        out_dtype: dtype name of y.
+    """
+
+    format: str
+    m: int
+    n: int
+    k: int
+    x_dtype: str
+    out_dtype: str
+
+    @property
+    def regime(self) -> Regime:
+        """`decode` for M <= 16, where reading the weight is all the time there is, else `prefill`."""
+        return "decode" if self.m <= DECODE_ROWS else "prefill"
+
+
+class Implementation(ABC):
+    """One way to compute the product; stateless."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def supports(self, problem: Problem, device: jax.Device) -> str | None:
+        """Why it cannot run the problem on the device, or None where it can."""
+
+    @abstractmethod
+    def describe(self, problem: Problem, device: jax.Device) -> str:
+        """One line on how it runs a problem that it supports."""
+
+    @abstractmethod
+    def product(self, x: Array, planes: Any, problem: Problem, platform: str) -> Array:
+        """`y[m, n] = sum_k x[m, k] * w[n, k]` on local arrays, in `problem.out_dtype`."""
+
+
+Choice = str | Sequence[str] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """Which implementation a product takes, and why; printing it gives the same in words.
+
+    Attributes:
+        problem: the product.
+        device: the device it was asked for.
+        implementation: name of the one chosen.
+        how: one line on how it runs.
+        rejected: for each name tried before it, the reason why it cannot run.
+    """
+
+    problem: Problem
+    device: str
+    implementation: str
+    how: str
+    rejected: Mapping[str, str]
+
+    def __str__(self) -> str:
+        p = self.problem
+        head = f"{p.format} [{p.n}, {p.k}], M = {p.m} ({p.regime}), {p.x_dtype} -> {p.out_dtype} on {self.device}"
+        lines = [head, f"  {self.implementation}: {self.how}"]
+        return "\n".join(lines + [f"  not {name}: {reason}" for name, reason in self.rejected.items()])
+
+
+def choose(
+    implementations: Mapping[str, Implementation], problem: Problem, device: jax.Device, choice: Choice
+) -> Explanation:
+    """The first implementation, in the order given or registered, that supports the problem on the device.
+
+    Args:
+        implementations: registered ones by name, in order of preference.
+        problem: the product.
+        device: where it is to run.
+        choice: None for all, one name, or a sequence of names in order of preference.
+
+    Raises:
+        UnsupportedError: for an unknown name, or where none of those asked for can run; with every reason.
+    """
+    names = list(implementations) if choice is None else [choice] if isinstance(choice, str) else list(choice)
+    rejected: dict[str, str] = {}
+    for name in names:
+        if name not in implementations:
+            raise UnsupportedError(f"unknown implementation {name!r}; registered: {', '.join(implementations)}")
+        reason = implementations[name].supports(problem, device)
+        if reason is None:
+            how = implementations[name].describe(problem, device)
+            return Explanation(problem, device_text(device), name, how, rejected)
+        rejected[name] = reason
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected.items()) or "no name given"
+    raise UnsupportedError(
+        f"no implementation asked for can multiply {problem.format} [{problem.n}, {problem.k}] by M = {problem.m} of"
+        f" {problem.x_dtype} on {device_text(device)} ({reasons}); implementation=None takes the first that can"
+    )
+
+
+def device_text(device: jax.Device) -> str:
+    """Platform and kind of a device."""
+    kind = getattr(device, "device_kind", "")
+    return device.platform if kind in ("", device.platform) else f"{device.platform} ({kind})"
+
+
+def hashable(choice: Choice) -> Choice:
+    """The choice in a hashable form, as static arguments need it."""
+    return choice if choice is None or isinstance(choice, str) else tuple(choice)

@@ -1,0 +1,123 @@
+"""Rows of packed weights: embedding lookup, whole dequantization, and splitting a fused parent.
+
+Rows stay packed until they are asked for; nothing here multiplies.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from ninfer_jax import codecs
+from ninfer_jax._typing import AnyArray
+from ninfer_jax.arrays import QuantizedTensor, validate
+from ninfer_jax.errors import LayoutError, UnsupportedError
+from ninfer_jax.formats import BlockScaledFormat, GroupedFormat
+from ninfer_jax.layouts import slice_rows, unpack
+from ninfer_jax.words import NVFP4Words
+
+Mode = Literal["fill", "clip", "wrap"] | None
+
+
+def dequantize(w: QuantizedTensor, dtype: Any = jnp.float32) -> Float[Array, "*lead n k"]:
+    """`y = decode(w)`: float32 values exact in every bit, then rounded once to another dtype.
+
+    Args:
+        w: a packed weight with any leading axes.
+        dtype: float type of the result.
+
+    Raises:
+        LayoutError: where the planes do not belong together.
+    """
+    validate(w)
+    return codecs.dequantize(unpack(w.planes, w.format, w.shape[-1]), w.format).astype(dtype)
+
+
+def take_rows(
+    w: QuantizedTensor,
+    ids: Int[AnyArray, "*batch"],
+    dtype: Any = jnp.float32,
+    *,
+    mode: Mode = None,
+    fill_value: float | None = None,
+) -> Float[Array, "*batch k"]:
+    """`y[..., k] = w[ids[...], k]`, dequantizing only the rows asked for.
+
+    Args:
+        w: a packed table [N, K].
+        ids: row numbers of any shape; negative ones count from the end, as in `jnp.take`.
+        dtype: float type of the rows.
+        mode: what an id outside [-N, N) gives, as in `jnp.take`: "fill" (also None) gives rows of `fill_value`, "clip" the
+            nearest row (0 for negative ids), "wrap" the row modulo N.
+        fill_value: for "fill"; None gives NaN.
+
+    Raises:
+        LayoutError: for a weight with leading axes (use `jax.vmap`), or ids that are no integers.
+        UnsupportedError: for another mode.
+    """
+    validate(w)
+    if len(w.shape) != 2:
+        raise LayoutError(f"take_rows takes one table [N, K], not {w!r}; map leading axes with jax.vmap")
+    ids = jnp.asarray(ids)
+    if not jnp.issubdtype(ids.dtype, jnp.integer):
+        raise LayoutError(f"ids are {ids.dtype}; row numbers are integers")
+    n, k = w.shape
+    flat, outside = _resolve(ids.reshape(-1), n, mode)
+    rows = codecs.dequantize(_words_of_rows(w, flat), w.format)[:, :k].astype(dtype)
+    if outside is not None:
+        rows = jnp.where(outside[:, None], jnp.asarray(np.nan if fill_value is None else fill_value, dtype), rows)
+    return rows.reshape(*ids.shape, k)
+
+
+def split(w: QuantizedTensor, sizes: Sequence[int]) -> tuple[QuantizedTensor, ...]:
+    """The consecutive row blocks of a fused parent, still packed: `concat(split(w, sizes)) = w`.
+
+    Args:
+        w: a packed weight [..., N, K].
+        sizes: rows of each part, adding up to N; multiples of 128 for NVFP4.
+
+    Raises:
+        LayoutError: where sizes do not add up, or would cut an NVFP4 tile.
+    """
+    n = w.shape[-2]
+    sizes = [int(size) for size in sizes]
+    step = 128 if isinstance(w.spec, BlockScaledFormat) else 1
+    if sum(sizes) != n or any(size <= 0 or size % step for size in sizes):
+        raise LayoutError(
+            f"{w!r} cannot be split into rows {sizes}; allowed: positive multiples of {step} adding to {n}"
+        )
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    return tuple(_row_block(w, int(a), int(b)) for a, b in zip(starts[:-1], starts[1:], strict=True))
+
+
+def _row_block(w: QuantizedTensor, start: int, stop: int) -> QuantizedTensor:
+    return QuantizedTensor(slice_rows(w.planes, w.format, start, stop), w.format, w.k)
+
+
+def _resolve(ids: Array, n: int, mode: Mode) -> tuple[Array, Array | None]:
+    """Row numbers in [0, n), and where the fill value belongs."""
+    if mode == "clip":
+        return jnp.clip(ids, 0, n - 1), None
+    if mode == "wrap":
+        return ids % n, None
+    if mode not in (None, "fill"):
+        raise UnsupportedError(f"mode {mode!r}; allowed: 'fill', 'clip', 'wrap' or None, as in jnp.take")
+    outside = (ids < -n) | (ids >= n)
+    return jnp.where(outside, 0, jnp.where(ids < 0, ids + n, ids)), outside
+
+
+def _words_of_rows(w: QuantizedTensor, ids: Array) -> Any:
+    """Words of the rows `ids`; the NVFP4 scales of a row are picked out of their tiles."""
+    take = lambda plane: jnp.take(plane, ids, axis=0, mode="clip")
+    if not isinstance(w.spec, BlockScaledFormat):
+        planes = jax.tree.map(take, w.planes)
+        return unpack(planes, w.format, w.k if isinstance(w.spec, GroupedFormat) else None)
+    planes = w.planes
+    tile, row = ids // 128, ids % 128
+    scales = jnp.asarray(planes.scales)[tile, :, row % 32, row // 32, :].reshape(ids.shape[0], -1)
+    codes = take(planes.codes)
+    pairs = jnp.stack([codes & 15, codes >> 4], axis=-1).reshape(ids.shape[0], -1)
+    return NVFP4Words(pairs, scales, jnp.asarray(planes.divisor))
