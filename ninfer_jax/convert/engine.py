@@ -88,7 +88,7 @@ def execute(
     check_destination(plan, destination, overwrite=settings.overwrite, resume=settings.resume)
     group.barrier("checked")
     expected = fingerprint(plan.artifact, plan.resolution, files)
-    workspace = open_workspace(plan, destination, expected, group, overwrite=settings.overwrite, resume=settings.resume)
+    workspace = open_workspace(plan, destination, expected, group, settings)
     hasher = _start_hashing(files, group, settings)
     try:
         run = _Run(plan, workspace, group, settings)

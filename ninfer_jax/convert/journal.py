@@ -101,9 +101,9 @@ def read_journal(path: Path) -> JournalContents:
         for line in lines:
             contents = _apply(contents, json.loads(line))
     except (ValueError, KeyError, TypeError) as error:
-        raise ConversionError(f"the journal {path.name} is damaged; delete it to start again") from error
+        raise ConversionError(f"the journal {path.name} is damaged; start again with --force") from error
     if contents is None:
-        raise ConversionError(f"the journal {path.name} is empty; delete it to start again")
+        raise ConversionError(f"the journal {path.name} is empty: nothing was finished; start again with --force")
     return contents
 
 

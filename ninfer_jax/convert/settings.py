@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ninfer_jax.convert.blocks import DEFAULT_BLOCK_BYTES
 from ninfer_jax.convert.devices import Devices
+from ninfer_jax.convert.journal import FLUSH_SECONDS
 from ninfer_jax.convert.plan import ConversionPlan, plan_conversion
 from ninfer_jax.convert.preflight import block_bytes_for, check_budget
 from ninfer_jax.convert.progress import Progress, silent
@@ -33,6 +34,7 @@ class Settings:
         hash_sources: compute SHA-256 of the source files for the report.
         devices: devices to lay row blocks over; None takes all local ones.
         progress: called after every block.
+        flush_seconds: finished blocks are flushed to disk and journalled at least this often; a kill loses no more.
         peer_timeout: seconds without a sign of life after which another process counts as dead.
     """
 
@@ -43,6 +45,7 @@ class Settings:
     hash_sources: bool = True
     devices: Devices | None = None
     progress: Progress = silent
+    flush_seconds: float = FLUSH_SECONDS
     peer_timeout: float = 30.0
 
     def resolved_block_bytes(self) -> int:

@@ -21,6 +21,7 @@ from ninfer_jax.convert.journal import (
 )
 from ninfer_jax.convert.plan import ConversionPlan
 from ninfer_jax.convert.resume import bytes_crc, partial_path, restore
+from ninfer_jax.convert.settings import Settings
 from ninfer_jax.convert.totals import ErrorTotals
 from ninfer_jax.errors import ConversionError, NinferError
 from ninfer_jax.layouts import plane_row_bytes
@@ -84,7 +85,7 @@ class Workspace:
 
 
 def open_workspace(
-    plan: ConversionPlan, destination: Path, expected: Fingerprint, group: Group, *, overwrite: bool, resume: bool
+    plan: ConversionPlan, destination: Path, expected: Fingerprint, group: Group, settings: Settings
 ) -> Workspace:
     """Open the partial file and the journal of this process; `check_destination` has passed in every process.
 
@@ -93,8 +94,7 @@ def open_workspace(
         destination: where the artifact will appear.
         expected: the fingerprint of this run.
         group: the processes that convert together.
-        overwrite: replace a file at the destination, and discard an interrupted conversion to it.
-        resume: continue an interrupted conversion.
+        settings: whether to resume or overwrite, and how often to flush.
 
     Raises:
         ConversionError: nothing to resume, a changed source or recipe, or a file that cannot be opened.
@@ -102,24 +102,23 @@ def open_workspace(
     """
     partial = partial_path(destination)
     # Every process reads the journals before any process appends to one, so that all agree on what is left to do.
-    restored = restore(partial, plan.artifact, expected) if resume else []
+    restored = restore(partial, plan.artifact, expected) if settings.resume else []
     group.barrier("journals read")
-    owner = _open_owned(plan, destination, partial, overwrite, resume) if group.index == 0 else None
+    owner = _open_owned(plan, destination, partial, settings) if group.index == 0 else None
     group.barrier("partial file ready")
     writer = owner or ArtifactWriter.attach(partial, plan.artifact)
     try:
-        journal = JournalWriter(journal_path(partial, group.index), expected, writer.sync)
+        journal = JournalWriter(journal_path(partial, group.index), expected, writer.sync, settings.flush_seconds)
     except OSError as error:
         writer.close()
         raise ConversionError(f"the journal beside {partial.name} cannot be written: {error.strerror}") from error
     return Workspace(plan, writer, journal, restored)
 
 
-def _open_owned(
-    plan: ConversionPlan, destination: Path, partial: Path, overwrite: bool, resume: bool
-) -> ArtifactWriter:
+def _open_owned(plan: ConversionPlan, destination: Path, partial: Path, settings: Settings) -> ArtifactWriter:
     """Take over the partial file, or create it after removing what an abandoned conversion left."""
-    if resume:
+    overwrite = settings.overwrite
+    if settings.resume:
         return ArtifactWriter.resume(destination, plan.artifact, partial=partial, overwrite=overwrite)
     for path in find_journals(partial):
         path.unlink(missing_ok=True)
