@@ -96,7 +96,8 @@ def test_leading_axes_and_vmap(name):
     shape = (2, 3, *small_shape(name))
     words = random_words(name, shape)
     planes, back = pack_unpack_jit(words, name, shape[-1])
-    assert_same(jax.jit(jax.vmap(jax.vmap(lambda one: pack(one, name))))(words), planes)
+    mapped = jax.vmap(jax.vmap(lambda one: pack_unpack_jit(one, name, shape[-1])))(words)
+    assert_same(mapped, (planes, words))
     assert_same(back, words)
     for i, j in ((0, 0), (1, 2)):
         one = jax.tree.map(lambda leaf, i=i, j=j: np.asarray(leaf)[i, j], planes)
