@@ -5,11 +5,31 @@ Knows how many columns a plane's last axis holds; knows no bytes (storage-layout
 
 from typing import Any
 
-from ninfer_jax.formats import BlockScaledFormat, GroupedFormat, QuantizedFormat
+from ninfer_jax.errors import UnsupportedError
+from ninfer_jax.formats import (
+    BlockScaledFormat,
+    DirectFormat,
+    Format,
+    GroupedFormat,
+    QuantizedFormat,
+    get_format,
+)
 from ninfer_jax.layouts import padded_k
 
 NVFP4_ROWS = 128
 NVFP4_COLUMNS = 64
+
+
+def quantized_format(format: str | Format) -> QuantizedFormat:
+    """The spec of one of the six quantized formats.
+
+    Raises:
+        UnsupportedError: for a direct format.
+    """
+    spec = get_format(format)
+    if isinstance(spec, DirectFormat):
+        raise UnsupportedError(f"{spec.name} is a direct format; keep it as a jax.Array (load does)")
+    return spec
 
 
 def lead_axes(planes: Any) -> tuple[int, ...]:

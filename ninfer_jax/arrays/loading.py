@@ -6,7 +6,7 @@ artifact; no word is decoded or checked.
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -18,7 +18,7 @@ from ninfer_jax.container import Artifact, open_artifact
 from ninfer_jax.errors import ArtifactError, UnsupportedError
 from ninfer_jax.formats import DirectFormat, get_format
 
-Placement = Sharding | jax.Device | None
+Placement = Sharding | None
 Weight = QuantizedTensor | jax.Array
 
 
@@ -32,7 +32,7 @@ def load(
     Args:
         path: a `.ninfer` artifact.
         names: tensors to load; None loads all.
-        shardings: where tensors go, of their logical shape: one placement for all, a mapping by name (names left out
+        shardings: where tensors go, of their logical shape: one sharding for all, a mapping by name (names left out
             go to the default device), or a function of name and shape. A NamedSharding may split N, and K where no
             group or block is cut.
 
@@ -90,7 +90,7 @@ def _placement(shardings: Any, artifact: Artifact, name: str) -> Placement:
     if isinstance(shardings, Mapping):
         return shardings.get(name)
     if callable(shardings):
-        return shardings(name, artifact.tensors[name].shape)
+        return cast(Placement, shardings(name, artifact.tensors[name].shape))
     return shardings
 
 

@@ -8,19 +8,17 @@ checks nothing, because a pytree may hold any leaf; `ninfer_jax.arrays.validate`
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, UInt8
 
 from ninfer_jax import codecs, layouts
 from ninfer_jax._typing import AnyArray
-from ninfer_jax.arrays._geometry import lead_axes, logical_columns
+from ninfer_jax.arrays._geometry import lead_axes, logical_columns, quantized_format
 from ninfer_jax.errors import LayoutError, UnsupportedError
-from ninfer_jax.formats import DirectFormat, Format, QuantizedFormat, get_format
-from ninfer_jax.planes import QuantizedPlanes
+from ninfer_jax.formats import Format, QuantizedFormat
 
 
 @jax.tree_util.register_dataclass
@@ -54,9 +52,9 @@ class QuantizedTensor:
             EncodeError: for a value that is not finite or a scale that cannot be represented.
             LayoutError: for a shape that the layout cannot hold.
         """
-        spec = _quantized(format)
+        spec = quantized_format(format)
         words = codecs.quantize(x, spec, encoder=encoder)
-        return cls(cast(QuantizedPlanes, layouts.pack(words, spec)), spec.name, int(x.shape[-1]))
+        return cls(layouts.pack(words, spec), spec.name, int(x.shape[-1]))
 
     @classmethod
     def from_payload(
@@ -72,7 +70,7 @@ class QuantizedTensor:
         Raises:
             LayoutError: where the byte count does not fit the shape.
         """
-        spec = _quantized(format)
+        spec = quantized_format(format)
         return cls(layouts.payload_to_planes(payload, spec, shape), spec.name, int(shape[-1]))
 
     def to_payload(self) -> UInt8[np.ndarray, " nbytes"]:
@@ -91,7 +89,7 @@ class QuantizedTensor:
     @property
     def spec(self) -> QuantizedFormat:
         """The spec of `format`."""
-        return _quantized(self.format)
+        return quantized_format(self.format)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -140,7 +138,9 @@ class QuantizedTensor:
                 return layouts.gather_rows(self.planes, self.format, np.arange(start, stop, step))
             return layouts.slice_rows(self.planes, self.format, start, stop)
         if isinstance(index, list | np.ndarray | jax.Array) and np.ndim(index) == 1:
-            return layouts.gather_rows(self.planes, self.format, jnp.asarray(index))
+            return layouts.gather_rows(
+                self.planes, self.format, np.asarray(index) if isinstance(index, list) else index
+            )
         raise UnsupportedError(
             f"rows of a packed tensor are selected by one slice or one 1-D integer array, not {index!r};"
             " ops.take_rows dequantizes rows"
@@ -151,10 +151,3 @@ class QuantizedTensor:
             return f"QuantizedTensor({self.format}, {list(self.shape)}, {self.bits_per_weight:.3f} bits a weight)"
         except (AttributeError, IndexError, TypeError):  # leaves that are no arrays: axes, shardings, flags
             return f"QuantizedTensor({self.format}, k={self.k}, planes={self.planes!r})"
-
-
-def _quantized(format: str | Format) -> QuantizedFormat:
-    spec = get_format(format)
-    if isinstance(spec, DirectFormat):
-        raise UnsupportedError(f"{spec.name} is a direct format; keep it as a jax.Array (load does)")
-    return spec

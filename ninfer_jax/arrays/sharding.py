@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ninfer_jax.arrays._geometry import column_block, row_block, stored_columns
-from ninfer_jax.errors import LayoutError, UnsupportedError
-from ninfer_jax.formats import BlockScaledFormat, DirectFormat, Format, GroupedFormat, QuantizedFormat, get_format
-from ninfer_jax.planes import GroupedPlanes, NVFP4Planes, RowScaledPlanes
+from ninfer_jax.arrays._geometry import column_block, quantized_format, row_block, stored_columns
+from ninfer_jax.errors import LayoutError
+from ninfer_jax.formats import BlockScaledFormat, Format, GroupedFormat, QuantizedFormat
 
 if TYPE_CHECKING:
     from ninfer_jax.arrays.quantized_tensor import QuantizedTensor
@@ -27,9 +26,7 @@ def shard_counts(format: str | Format, k: int) -> tuple[int, ...]:
         format: canonical name or spec of a quantized format.
         k: logical columns of the whole weight.
     """
-    spec = get_format(format)
-    if isinstance(spec, DirectFormat):
-        raise UnsupportedError(f"{spec.name} is a direct format; any split that divides its shape is possible")
+    spec = quantized_format(format)
     if stored_columns(spec, k) != k:
         return (1,)
     blocks = k // column_block(spec)
@@ -52,12 +49,12 @@ def partition_specs(w: "QuantizedTensor", spec: PartitionSpec) -> "QuantizedTens
     lead, (rows, columns) = entries[:-2], entries[-2:]
     matrix = PartitionSpec(*lead, rows, columns)
     if isinstance(w.spec, GroupedFormat):
-        planes = GroupedPlanes(matrix, matrix if w.planes.high is not None else None, matrix)
+        planes = (matrix, matrix if w.planes.high is not None else None, matrix)
     elif isinstance(w.spec, BlockScaledFormat):
-        planes = NVFP4Planes(matrix, PartitionSpec(*lead, rows, columns, None, None, None), PartitionSpec(*lead))
+        planes = (matrix, PartitionSpec(*lead, rows, columns, None, None, None), PartitionSpec(*lead))
     else:
-        planes = RowScaledPlanes(matrix, PartitionSpec(*lead, rows))
-    return type(w)(planes, w.format, w.k)
+        planes = (matrix, PartitionSpec(*lead, rows))
+    return type(w)(type(w.planes)(*planes), w.format, w.k)
 
 
 def shardings(w: "QuantizedTensor", sharding: NamedSharding) -> "QuantizedTensor":

@@ -21,7 +21,6 @@ from jaxtyping import Array, Float32
 from ninfer_jax.formats import BlockScaledFormat, GroupedFormat, QuantizedFormat
 from ninfer_jax.layouts import unswizzle_scales
 from ninfer_jax.ops._words_float import E2M1_UNIT, E4M3_UNIT, binary16_values, e2m1_values, e4m3_values
-from ninfer_jax.planes import GroupedPlanes, NVFP4Planes, RowScaledPlanes
 
 _BASE_NBYTES = 32
 _GROUPS_PER_STEP = 16
@@ -71,7 +70,7 @@ def _columns(plane: Array, unit: int, width: int) -> Array:
     return plane[:, unit * width : (unit + 1) * width]
 
 
-def _nibbles_product(x: Array, planes: GroupedPlanes, signed: bool) -> Array:
+def _nibbles_product(x: Array, planes: Any, signed: bool) -> Array:
     """Base plane of Q4 (signed codes) or the low four bits, unsigned, of Q5 and Q6; one group a unit."""
     groups = planes.scales.shape[1]
     even, odd = x[0::2].reshape(groups, -1), x[1::2].reshape(groups, -1)
@@ -91,7 +90,7 @@ def _nibbles_product(x: Array, planes: GroupedPlanes, signed: bool) -> Array:
     return _sum_units((planes.base, binary16_values(planes.scales), even, odd), groups, _GROUPS_PER_STEP, term)
 
 
-def _high_product(x: Array, planes: GroupedPlanes, bits: int) -> Array:
+def _high_product(x: Array, planes: Any, bits: int) -> Array:
     """High plane of Q5 (1 bit a lane, weight -16) or Q6 (2 bits, signed, weight 16)."""
     groups, fields = planes.scales.shape[1], 8 // bits
     unit_groups = 2 if bits == 2 or groups % 4 else 4  # 32 lanes where the groups divide
@@ -114,7 +113,7 @@ def _high_product(x: Array, planes: GroupedPlanes, bits: int) -> Array:
     return _sum_units(operands, units, max(1, _GROUPS_PER_STEP // unit_groups), term)
 
 
-def _bytes_product(x: Array, planes: GroupedPlanes, spec: GroupedFormat) -> Array:
+def _bytes_product(x: Array, planes: Any, spec: GroupedFormat) -> Array:
     """W8: one code a byte, two groups a unit."""
     units = planes.base.shape[1] // _LANES
     unit_groups = _LANES // spec.group_size
@@ -128,13 +127,13 @@ def _bytes_product(x: Array, planes: GroupedPlanes, spec: GroupedFormat) -> Arra
     return _sum_units(operands, units, _GROUPS_PER_STEP // unit_groups, term)
 
 
-def _nvfp4_product(x: Array, planes: NVFP4Planes) -> Array:
+def _nvfp4_product(x: Array, planes: Any) -> Array:
     """E2M1 pairs, eight groups of 8 bytes a unit (four where the columns are an odd number of 64)."""
     groups = planes.codes.shape[1] // 8
     unit_groups = 8 if groups % 8 == 0 else 4
     lanes, units = 8 * unit_groups, groups // unit_groups
     even, odd = x[0::2].reshape(units, lanes), x[1::2].reshape(units, lanes)
-    scales = e4m3_values(unswizzle_scales(planes.scales)) * (E4M3_UNIT * E2M1_UNIT)
+    scales = e4m3_values(jnp.asarray(unswizzle_scales(planes.scales))) * (E4M3_UNIT * E2M1_UNIT)
 
     def term(operands: Operands, unit: int) -> Array:
         codes, scales, even, odd = operands
@@ -144,7 +143,7 @@ def _nvfp4_product(x: Array, planes: NVFP4Planes) -> Array:
     return _sum_units((planes.codes, scales, even, odd), units, 8, term)
 
 
-def _fp8_product(x: Array, planes: RowScaledPlanes) -> Array:
+def _fp8_product(x: Array, planes: Any) -> Array:
     """One E4M3FN code a byte, 64 a unit, and the columns left over as one narrower unit."""
     whole = x.shape[0] // _LANES * _LANES
     parts = []

@@ -97,7 +97,7 @@ def apply(call: Call, x: Array, planes: Any) -> Array:
     leaves = tuple(jax.tree.leaves(planes))
     if not call.transposed:
         x = _partition.pad(x, leaves, call)
-    # What varies over manual axes is made to vary before the derivative is taken, so that a gradient is added over them.
+    # Made to vary like the weight before the derivative is taken, so that a gradient is added over the manual axes.
     x = vary_like(x, leaves)
     back = dataclasses.replace(call, transposed=not call.transposed, whole=Xla.name, out_dtype=x.dtype.name)
     return _apply_jit(call, back, x, leaves)

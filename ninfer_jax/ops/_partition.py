@@ -1,8 +1,8 @@
 """Products of two-dimensional operands under `jit` with sharded arguments, `shard_map` and `vmap`.
 
-A weight is never moved: rows split over an axis give outputs split over it, columns split over an axis give partial sums
-that are added over it (psum). Three ways lead there: automatic partitioning through a partitioning rule, explicitly typed
-shardings through `shard_map`, and manual axes, where the caller's own shard is just a smaller product.
+A weight is never moved: rows split over an axis give outputs split over it, columns split over an axis give partial
+sums that are added over it (psum). Three ways lead there: automatic partitioning through a partitioning rule,
+explicitly typed shardings through `shard_map`, and manual axes, where the caller's own shard is just a smaller product.
 """
 
 import dataclasses
@@ -17,9 +17,9 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from ninfer_jax.arrays import QuantizedTensor, partition_specs
+from ninfer_jax.arrays import QuantizedTensor, partition_specs, quantized_format
 from ninfer_jax.arrays.sharding import check_split
-from ninfer_jax.formats import BlockScaledFormat, GroupedFormat, QuantizedFormat, get_format
+from ninfer_jax.formats import BlockScaledFormat, GroupedFormat, QuantizedFormat
 from ninfer_jax.layouts import layout_of
 from ninfer_jax.ops import _blocks, _rows
 
@@ -50,7 +50,7 @@ class Call:
     @property
     def spec(self) -> QuantizedFormat:
         """The spec of `format`."""
-        return cast(QuantizedFormat, get_format(self.format))
+        return quantized_format(self.format)
 
 
 def planes_of(call: Call, leaves: tuple[Any, ...]) -> Any:

@@ -22,7 +22,7 @@ from ninfer_jax.ops._words_float import (
     over_word,
     times_word,
 )
-from ninfer_jax.planes import GroupedPlanes, NVFP4Planes
+from ninfer_jax.planes import NVFP4Planes
 
 _TILE_ROWS = 128
 
@@ -45,7 +45,7 @@ def inner_parts(planes: Any, spec: QuantizedFormat) -> tuple[Float32[Array, "n c
         codes, scales = _grouped_codes(planes, spec.bits), binary16_values(planes.scales)
     elif isinstance(spec, BlockScaledFormat):
         codes = e2m1_values(planes.codes)
-        scales = e4m3_values(unswizzle_scales(planes.scales)) * (E2M1_UNIT * E4M3_UNIT)
+        scales = e4m3_values(jnp.asarray(unswizzle_scales(planes.scales))) * (E2M1_UNIT * E4M3_UNIT)
     else:
         return (e4m3_values(planes.codes) * E4M3_UNIT,)
     return tuple((_by_groups(c, scales) * scales[..., None]).reshape(c.shape) for c in codes)
@@ -55,7 +55,7 @@ def _by_groups(codes: Array, scales: Array) -> Array:
     return codes.astype(jnp.float32).reshape(*scales.shape, -1)
 
 
-def _grouped_codes(planes: GroupedPlanes, bits: int) -> tuple[Array, ...]:
+def _grouped_codes(planes: Any, bits: int) -> tuple[Array, ...]:
     if bits == 8:
         return (planes.base.astype(jnp.int8),)
     if planes.high is None:

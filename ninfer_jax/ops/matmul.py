@@ -5,17 +5,18 @@ Expert banks are in `grouped`, rows of embeddings in `take_rows`. Accumulation i
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from ninfer_jax.arrays import QuantizedTensor, validate
 from ninfer_jax.errors import LayoutError, UnsupportedError
 from ninfer_jax.ops import _linear, _partition
 from ninfer_jax.ops._linear import IMPLEMENTATIONS
-from ninfer_jax.ops.registry import Choice, Explanation, Problem, choose, hashable
+from ninfer_jax.ops.registry import Choice, Device, Explanation, Problem, choose, hashable
 
 
 class _Plan(NamedTuple):
@@ -90,7 +91,7 @@ def gated_linear(
     preferred_element_type: Any = None,
     implementation: Choice = None,
 ) -> Float[Array, "*batch half_n"]:
-    """`y = activation(x @ gate.T) * (x @ up.T)`, where gate is the first half of the rows of one parent and up the rest.
+    """`y = activation(x @ gate.T) * (x @ up.T)`; gate is the first half of the rows of one parent, up the rest.
 
     Args:
         x: [..., K].
@@ -115,7 +116,7 @@ def explain_matmul(
     *,
     preferred_element_type: Any = None,
     implementation: Choice = None,
-    device: jax.Device | None = None,
+    device: Device | None = None,
 ) -> Explanation:
     """Which implementation `matmul` takes for these arguments, how it runs, and why those before it cannot.
 
@@ -131,7 +132,7 @@ def explain_matmul(
     return _plan(x, w, preferred_element_type, implementation, device).explanation
 
 
-def _plan(x: Any, w: QuantizedTensor, out_dtype: Any, implementation: Choice, device: jax.Device | None) -> _Plan:
+def _plan(x: Any, w: QuantizedTensor, out_dtype: Any, implementation: Choice, device: Device | None) -> _Plan:
     validate(w)
     if len(w.shape) != 2:
         raise LayoutError(
@@ -143,14 +144,14 @@ def _plan(x: Any, w: QuantizedTensor, out_dtype: Any, implementation: Choice, de
     out = jnp.dtype(x.dtype if out_dtype is None else out_dtype)
     if not jnp.issubdtype(out, jnp.floating):
         raise UnsupportedError(f"preferred_element_type {out}: a float type is needed, such as float32 or bfloat16")
-    device = device or device_of(x)
+    device = device_of(x) if device is None else device
     problem = Problem(w.format, math.prod(x.shape[:-1]), n, k, jnp.dtype(x.dtype).name, out.name)
     chosen = choose(IMPLEMENTATIONS, problem, device, hashable(implementation))
-    return _Plan(problem, chosen, device.platform)
+    return _Plan(problem, chosen, cast(Any, device).platform)
 
 
-def device_of(x: Any) -> jax.Device:
+def device_of(x: Any) -> Device:
     """The device of a concrete array, else the default device."""
-    if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer):
+    if isinstance(x, jax.Array) and not isinstance(x, Tracer):
         return min(x.devices(), key=lambda device: device.id)
     return jax.devices()[0]

@@ -1,16 +1,16 @@
 """The `mosaic_gpu` implementation: the Hopper kernels of `pallas_kernels`, plugged in.
 
-Always registered. Where the kernels cannot run (another device, an older jax, a shape or dtype they do not take), it says
-why; nothing is imported before a GPU is there. Gradients and sharded partial sums are float32 products of `xla`.
+Always registered. Where the kernels cannot run (another device, an older jax, a shape or dtype they do not take), it
+says why; nothing is imported before a GPU is there. Gradients and sharded partial sums are float32 products of `xla`.
 """
 
+import importlib
 from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from ninfer_jax.ops.registry import Implementation, Problem, device_text
+from ninfer_jax.ops.registry import Device, Implementation, Problem, device_text
 from ninfer_jax.planes import GroupedPlanes, NVFP4Planes
 
 KINDS = {
@@ -28,15 +28,15 @@ class MosaicGpu(Implementation):
 
     name: ClassVar[str] = "mosaic_gpu"
 
-    def supports(self, problem: Problem, device: jax.Device) -> str | None:
+    def supports(self, problem: Problem, device: Device) -> str | None:
         """What the kernels themselves answer, on a GPU."""
         if device.platform not in ("gpu", "cuda"):
             return f"needs an NVIDIA GPU of compute capability 9.0, the device is {device_text(device)}"
         try:
-            from pallas_kernels.mosaic_gpu import unsupported_reason
+            kernels = _kernels()
         except ImportError as error:
             return f"the kernels cannot be imported here: {error}"
-        return unsupported_reason(
+        return kernels.unsupported_reason(
             kind=KINDS[problem.format],
             m=problem.m,
             n=problem.n,
@@ -46,15 +46,13 @@ class MosaicGpu(Implementation):
             hardware=None,
         )
 
-    def describe(self, problem: Problem, device: jax.Device) -> str:
+    def describe(self, problem: Problem, device: Device) -> str:
         """The kernel and configuration that the kernels' own explanation names."""
         return f"pallas_kernels, {problem.regime} kernel of kind {KINDS[problem.format]}"
 
     def product(self, x: Array, planes: Any, problem: Problem, platform: str) -> Array:
         """`y[m, n] = sum_k x[m, k] * w[n, k]` by a kernel, float32 accumulators."""
-        from pallas_kernels import mosaic_gpu
-
-        return mosaic_gpu.matmul(
+        return _kernels().matmul(
             x[:, : problem.k],
             kernel_planes(planes),
             kind=KINDS[problem.format],
@@ -62,6 +60,11 @@ class MosaicGpu(Implementation):
             k=problem.k,
             out_dtype=jnp.dtype(problem.out_dtype),
         )
+
+
+def _kernels() -> Any:
+    # Not before a GPU is there: the kernels need a newer jax than the rest of the package.
+    return importlib.import_module("pallas_kernels.mosaic_gpu")
 
 
 def kernel_planes(planes: Any) -> Any:

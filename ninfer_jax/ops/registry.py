@@ -7,14 +7,15 @@ multiplies.
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
-import jax
 from jaxtyping import Array
 
 from ninfer_jax.errors import UnsupportedError
 
 DECODE_ROWS = 16
+Device: TypeAlias = Any
+"""A `jax.Device`, which type checkers take for a variable; its `platform` and `device_kind` are used."""
 Regime = Literal["decode", "prefill"]
 
 
@@ -50,11 +51,11 @@ class Implementation(ABC):
     name: ClassVar[str]
 
     @abstractmethod
-    def supports(self, problem: Problem, device: jax.Device) -> str | None:
+    def supports(self, problem: Problem, device: Device) -> str | None:
         """Why it cannot run the problem on the device, or None where it can."""
 
     @abstractmethod
-    def describe(self, problem: Problem, device: jax.Device) -> str:
+    def describe(self, problem: Problem, device: Device) -> str:
         """One line on how it runs a problem that it supports."""
 
     @abstractmethod
@@ -91,7 +92,7 @@ class Explanation:
 
 
 def choose(
-    implementations: Mapping[str, Implementation], problem: Problem, device: jax.Device, choice: Choice
+    implementations: Mapping[str, Implementation], problem: Problem, device: Device, choice: Choice
 ) -> Explanation:
     """The first implementation, in the order given or registered, that supports the problem on the device.
 
@@ -121,7 +122,7 @@ def choose(
     )
 
 
-def device_text(device: jax.Device) -> str:
+def device_text(device: Device) -> str:
     """Platform and kind of a device."""
     kind = getattr(device, "device_kind", "")
     return device.platform if kind in ("", device.platform) else f"{device.platform} ({kind})"

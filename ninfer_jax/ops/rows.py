@@ -3,6 +3,7 @@
 Rows stay packed until they are asked for; nothing here multiplies.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -50,8 +51,8 @@ def take_rows(
         w: a packed table [N, K].
         ids: row numbers of any shape; negative ones count from the end, as in `jnp.take`.
         dtype: float type of the rows.
-        mode: what an id outside [-N, N) gives, as in `jnp.take`: "fill" (also None) gives rows of `fill_value`, "clip" the
-            nearest row (0 for negative ids), "wrap" the row modulo N.
+        mode: what an id outside [-N, N) gives, as in `jnp.take`: "fill" (also None) gives rows of `fill_value`, "clip"
+            the nearest row (0 for negative ids), "wrap" the row modulo N.
         fill_value: for "fill"; None gives NaN.
 
     Raises:
@@ -89,8 +90,8 @@ def split(w: QuantizedTensor, sizes: Sequence[int]) -> tuple[QuantizedTensor, ..
         raise LayoutError(
             f"{w!r} cannot be split into rows {sizes}; allowed: positive multiples of {step} adding to {n}"
         )
-    starts = np.concatenate([[0], np.cumsum(sizes)])
-    return tuple(_row_block(w, int(a), int(b)) for a, b in zip(starts[:-1], starts[1:], strict=True))
+    bounds = itertools.pairwise(itertools.accumulate(sizes, initial=0))
+    return tuple(_row_block(w, start, stop) for start, stop in bounds)
 
 
 def _row_block(w: QuantizedTensor, start: int, stop: int) -> QuantizedTensor:

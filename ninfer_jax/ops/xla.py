@@ -5,33 +5,32 @@ Chooses between the two routes of `_blocks`; it is not naive (no float copy of a
 
 from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from ninfer_jax.formats import get_format
+from ninfer_jax.arrays import quantized_format
 from ninfer_jax.ops import _blocks
-from ninfer_jax.ops.registry import Implementation, Problem
+from ninfer_jax.ops.registry import Device, Implementation, Problem
 
 FLOAT_TYPES = ("float32", "bfloat16", "float16")
 
 
 class Xla(Implementation):
-    """Row by row lanes for one row of x on a CPU, else decoded row blocks, else (many rows, accelerators) decoded once."""
+    """Lanes for one row of x on a CPU; else decoded row blocks, or the weight decoded once on an accelerator."""
 
     name: ClassVar[str] = "xla"
 
-    def supports(self, problem: Problem, device: jax.Device) -> str | None:
+    def supports(self, problem: Problem, device: Device) -> str | None:
         """Every format, shape and device; x in the three float types."""
         if problem.x_dtype not in FLOAT_TYPES:
             return f"x is {problem.x_dtype}; allowed: {', '.join(FLOAT_TYPES)}"
         return None
 
-    def describe(self, problem: Problem, device: jax.Device) -> str:
+    def describe(self, problem: Problem, device: Device) -> str:
         """The route that `_blocks.product` takes."""
         return _blocks.route(problem.m, problem.x_dtype, device.platform)
 
     def product(self, x: Array, planes: Any, problem: Problem, platform: str) -> Array:
         """`y[m, n] = sum_k x[m, k] * w[n, k]`, accumulated in float32 and rounded once."""
-        y = _blocks.product(x, planes, get_format(problem.format), platform)
+        y = _blocks.product(x, planes, quantized_format(problem.format), platform)
         return y.astype(jnp.dtype(problem.out_dtype))

@@ -1,0 +1,114 @@
+"""`grouped_matmul`: the ragged product over a bank of packed experts, each row of x times its own expert.
+
+A tile of rows of one expert is one visit; only experts that have rows are visited, one packed expert at a time is
+sliced out of the bank and none is ever whole in float. Routing and sorting of rows are the caller's.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from ninfer_jax.arrays import QuantizedTensor, validate
+from ninfer_jax.errors import LayoutError, UnsupportedError
+from ninfer_jax.ops import _blocks, _partition, _rows
+from ninfer_jax.ops._manual import varying_zeros
+from ninfer_jax.ops._partition import Call
+from ninfer_jax.ops.matmul import device_of
+from ninfer_jax.ops.xla import FLOAT_TYPES, Xla
+
+_MIN_TILE = 8
+_MAX_TILE = 128
+
+
+def grouped_matmul(
+    x: Float[Array, "m k"],
+    w: QuantizedTensor,
+    group_sizes: Int[Array, " experts"],
+    *,
+    preferred_element_type: Any = None,
+) -> Float[Array, "m n"]:
+    """`y[m, n] = sum_k x[m, k] * w[e(m), n, k]`, as `jax.lax.ragged_dot`, accumulated in float32.
+
+    e(m) is the expert of row m: the first `group_sizes[0]` rows belong to expert 0, and so on; rows behind the last
+    group give 0. Differentiable in x. Inside `shard_map` it works on the shard; under `jit` with sharded arguments a
+    bank may be gathered, so prefer `shard_map` there.
+
+    Args:
+        x: float32, bfloat16 or float16, [M, K], rows sorted by expert.
+        w: a packed bank [E, N, K].
+        group_sizes: rows of each expert, integers [E].
+        preferred_element_type: float type of y; None takes the type of x.
+
+    Raises:
+        LayoutError: for shapes that do not fit.
+        UnsupportedError: for an x of another type.
+    """
+    validate(w)
+    if len(w.shape) != 3 or x.ndim != 2 or x.shape[-1] != w.shape[-1] or group_sizes.shape != w.shape[:1]:
+        raise LayoutError(
+            f"x {list(x.shape)}, group sizes {list(group_sizes.shape)} and {w!r} do not fit; needed [M, K], [E] and"
+            " [E, N, K]"
+        )
+    if x.dtype.name not in FLOAT_TYPES:
+        raise UnsupportedError(f"x is {x.dtype}; allowed: {', '.join(FLOAT_TYPES)}")
+    out = jnp.dtype(preferred_element_type or x.dtype).name
+    call = Call(w.format, w.k, False, Xla.name, device_of(x).platform, out)
+    back = Call(w.format, w.k, True, Xla.name, call.platform, x.dtype.name)
+    leaves = tuple(jax.tree.leaves(w.planes))
+    return _ragged(call, back, _partition.pad(x, leaves, call), leaves, group_sizes)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _ragged(call: Call, back: Call, x: Array, leaves: tuple[Array, ...], group_sizes: Array) -> Array:
+    return _visit_all(call, x, leaves, group_sizes)
+
+
+def _forward(call: Call, back: Call, x: Array, leaves: tuple[Array, ...], group_sizes: Array) -> Any:
+    return _visit_all(call, x, leaves, group_sizes), (leaves, group_sizes)
+
+
+def _backward(call: Call, back: Call, kept: Any, dy: Array) -> tuple[Array, None, None]:
+    leaves, group_sizes = kept
+    return _ragged(back, call, dy, leaves, group_sizes), None, None
+
+
+_ragged.defvjp(_forward, _backward)
+
+
+@partial(jax.jit, static_argnums=0)
+def _visit_all(call: Call, x: Array, leaves: tuple[Array, ...], group_sizes: Array) -> Array:
+    m, experts = x.shape[0], leaves[0].shape[0]
+    tile = _tile_rows(m, experts)
+    group_ends = jnp.cumsum(group_sizes.astype(jnp.int32))
+    group_starts = group_ends - group_sizes
+    visits = -(-group_sizes // tile)
+    visit_ends = jnp.cumsum(visits)
+    x = jnp.pad(x, ((0, tile), (0, 0)))  # so that the last tile may begin anywhere
+    product = _blocks.transposed_product if call.transposed else _blocks.product
+    planes_of = partial(_partition.planes_of, call)
+
+    def visit(i: Array, y: Array) -> Array:
+        expert = jnp.searchsorted(visit_ends, i, side="right")
+        start = group_starts[expert] + (i - (visit_ends - visits)[expert]) * tile
+        planes = planes_of(tuple(lax.dynamic_index_in_dim(leaf, expert, keepdims=False) for leaf in leaves))
+        part = product(lax.dynamic_slice_in_dim(x, start, tile), planes, call.spec, call.platform)
+        kept = lax.dynamic_slice_in_dim(y, start, tile)
+        mine = start + jnp.arange(tile) < group_ends[expert]
+        return lax.dynamic_update_slice_in_dim(y, jnp.where(mine[:, None], part, kept), start, 0)
+
+    width = _rows.columns_of(planes_of(leaves), call.spec) if call.transposed else leaves[0].shape[-2]
+    y = varying_zeros((m + tile, width), x, leaves, group_sizes)
+    y = lax.fori_loop(0, visit_ends[-1], visit, y)
+    return y[:m].astype(jnp.dtype(call.out_dtype))
+
+
+def _tile_rows(m: int, experts: int) -> int:
+    """About the mean rows of an expert, as a power of two: a smaller tile decodes an expert more than once."""
+    if m == 1:
+        return 1
+    mean = -(-m // experts)
+    return min(_MAX_TILE, max(_MIN_TILE, 1 << (mean - 1).bit_length()))
