@@ -87,7 +87,10 @@ def count(text: str, opcode: str) -> int:
 
 
 def tensor_loops(text: str) -> list[Loop]:
-    """Innermost loops with HGMMA instructions, in program order."""
+    """Innermost loops with HGMMA instructions, in program order.
+
+    Out of line waits stand after the program's EXIT and branch back into it; that is no loop.
+    """
     instructions, labels = parse_sass(text)
     spans = set()
     for address, op, rest in instructions:
@@ -95,7 +98,7 @@ def tensor_loops(text: str) -> list[Loop]:
         if op.split(".")[0] == "BRA" and target is not None and labels.get(target[1], address + 1) <= address:
             spans.add((labels[target[1]], address))
     loops = [_loop(instructions, start, end) for start, end in sorted(spans)]
-    loops = [loop for loop in loops if loop.hgmma]
+    loops = [loop for loop in loops if loop.hgmma and not loop.instructions["EXIT"]]
     return [
         loop for loop in loops if not any(o is not loop and loop.start <= o.start and o.end <= loop.end for o in loops)
     ]

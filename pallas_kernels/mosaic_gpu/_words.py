@@ -1,0 +1,134 @@
+"""The few 32-bit operations the unpackers are written in, twice: as PTX and as jax.numpy.
+
+An unpacker is a program over words of packed codes (mosaic_gpu/_unpack). On a GPU it runs on `PtxWords`, which emits
+one PTX instruction an operation; where a kernel is interpreted, and in the tests, the same program runs on `JnpWords`.
+A bfloat16 pair is a word: the value for the even column in its low half.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.mlir import ir
+from jaxlib.mlir.dialects import llvm
+
+Word = Any
+_MASK32 = 0xFFFFFFFF
+
+
+def lut3(function: Callable[[int, int, int], int]) -> int:
+    """The truth table `lop3` takes for a bitwise function of three words."""
+    return function(0xF0, 0xCC, 0xAA) & 0xFF
+
+
+class JnpWords:
+    """The operations on arrays of uint32."""
+
+    def shift(self, word: Word, left: int) -> Word:
+        """word << left, or word >> -left."""
+        return word << jnp.uint32(left) if left >= 0 else word >> jnp.uint32(-left)
+
+    def lop3(self, a: Word, b: Word | int, c: Word | int, function: Callable) -> Word:
+        """function(a, b, c), a bitwise one."""
+        return function(a, _u32(b), _u32(c))
+
+    def prmt(self, a: Word | int, b: Word | int, selector: Word | int) -> Word:
+        """Byte i of the result is byte (selector >> 4*i) & 7 of the eight bytes a (0 to 3) and b (4 to 7)."""
+        # Shifts by numbers where the selector is one: compiling the same thing with arrays takes XLA's CPU backend minutes.
+        a, b = _u32(a), _u32(b)
+        result = jnp.uint32(0)
+        for i in range(4):
+            choice = selector >> (4 * i) & 7
+            shift = choice % 4 * 8
+            if isinstance(selector, int):
+                byte = (a if choice < 4 else b) >> shift
+            else:
+                byte = jnp.where(choice < 4, a >> shift, b >> shift)
+            result = result | (byte & 0xFF) << (8 * i)
+        return result
+
+    def sub_bf16x2(self, a: Word, b: Word | int) -> Word:
+        """a - b in each bfloat16 half."""
+        return _halves(_difference, a, _u32(b))
+
+    def mul_bf16x2(self, a: Word, b: Word | int) -> Word:
+        """a * b in each bfloat16 half, subnormals kept."""
+        return _halves(_product, a, _u32(b))
+
+
+def _u32(value: Word | int) -> jax.Array:
+    return jnp.uint32(value) if isinstance(value, int) else value
+
+
+def _halves(function: Callable, a: jax.Array, b: jax.Array) -> jax.Array:
+    # Every difference and product the unpackers form is exact in bfloat16: rounding it from float32 changes nothing.
+    b = jnp.broadcast_to(b, a.shape)
+    low, high = (function(a >> s & 0xFFFF, b >> s & 0xFFFF).astype(jnp.bfloat16) for s in (0, 16))
+    low, high = (lax.bitcast_convert_type(half, jnp.uint16).astype(jnp.uint32) for half in (low, high))
+    return low | (high << 16)
+
+
+def _difference(a: jax.Array, b: jax.Array) -> jax.Array:
+    return lax.bitcast_convert_type(a << 16, jnp.float32) - lax.bitcast_convert_type(b << 16, jnp.float32)
+
+
+def _product(a: jax.Array, b: jax.Array) -> jax.Array:
+    # Through integers, because XLA's CPU backend flushes the float32 subnormals that small bfloat16 words are.
+    exponents = [(v >> 7 & 0xFF).astype(jnp.int32) for v in (a, b)]
+    significands = [(v & 0x7F).astype(jnp.int32) + 128 * (e > 0) for v, e in zip((a, b), exponents, strict=True)]
+    power = sum(jnp.maximum(e, 1) for e in exponents) - 2 * (127 + 7)
+    half = power // 2
+    magnitude = (significands[0] * significands[1]).astype(jnp.float32) * _power_of_two(half)
+    return magnitude * _power_of_two(power - half) * jnp.where((a ^ b) & 0x8000, -1.0, 1.0)
+
+
+def _power_of_two(exponent: jax.Array) -> jax.Array:
+    return lax.bitcast_convert_type((exponent + 127) << 23, jnp.float32)
+
+
+class PtxWords:
+    """The operations as PTX on MLIR values of type i32; to be used inside `inline_mgpu` only."""
+
+    def __init__(self) -> None:
+        self._i32 = ir.IntegerType.get_signless(32)
+
+    def _asm(self, body: str, *operands: Word) -> Word:
+        constraints = ",".join(["=r"] + ["r"] * len(operands))
+        return llvm.inline_asm(self._i32, list(operands), body, constraints)
+
+    def _operands(self, *values: Word | int) -> tuple[list[Word], list[str]]:
+        """Registers and the text of each operand: a placeholder, or the constant itself."""
+        registers = [v for v in values if not isinstance(v, int)]
+        names = iter(range(1, len(registers) + 1))
+        return registers, [f"0x{v & _MASK32:x}" if isinstance(v, int) else f"${next(names)}" for v in values]
+
+    def shift(self, word: Word, left: int) -> Word:
+        """word << left, or word >> -left."""
+        if not left:
+            return word
+        return self._asm(f"{'shl.b32' if left > 0 else 'shr.u32'} $0, $1, {abs(left)};", word)
+
+    def lop3(self, a: Word, b: Word | int, c: Word | int, function: Callable) -> Word:
+        """function(a, b, c), a bitwise one."""
+        registers, (a, b, c) = self._operands(a, b, c)
+        return self._asm(f"lop3.b32 $0, {a}, {b}, {c}, {lut3(function)};", *registers)
+
+    def prmt(self, a: Word | int, b: Word | int, selector: Word | int) -> Word:
+        """Byte i of the result is byte (selector >> 4*i) & 7 of the eight bytes a (0 to 3) and b (4 to 7)."""
+        registers, (a, b, selector) = self._operands(a, b, selector)
+        return self._asm(f"prmt.b32 $0, {a}, {b}, {selector};", *registers)
+
+    def _bf16x2(self, operation: str, a: Word, b: Word | int) -> Word:
+        # The second operand has to be a register: these instructions take no immediate.
+        registers, (a, b) = self._operands(a, b)
+        return self._asm(f"{{ .reg .b32 c; mov.b32 c, {b}; {operation}.bf16x2 $0, {a}, c; }}", *registers)
+
+    def sub_bf16x2(self, a: Word, b: Word | int) -> Word:
+        """a - b in each bfloat16 half."""
+        return self._bf16x2("sub", a, b)
+
+    def mul_bf16x2(self, a: Word, b: Word | int) -> Word:
+        """a * b in each bfloat16 half, subnormals kept."""
+        return self._bf16x2("mul", a, b)
