@@ -3,6 +3,8 @@
 Activations are [..., features]; weights are [out, in]. Nothing here knows an architecture.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -29,7 +31,7 @@ def project_gated(x: Float[Array, "*batch k"], gate_up: Weight) -> Array:
     return jax.nn.silu(gate) * up
 
 
-def embed(table: Weight, ids: Int[Array, "*batch"], dtype: jnp.dtype) -> Array:
+def embed(table: Weight, ids: Int[Array, "*batch"], dtype: Any) -> Array:
     """`y[..., k] = table[ids[...], k]`; a packed table dequantizes only the rows asked for."""
     if isinstance(table, QuantizedTensor):
         return take_rows(table, ids, dtype)

@@ -66,6 +66,7 @@ def test_no_sentences_give_no_rows(dense):
 
 
 def test_an_artifact_without_resources_says_what_is_missing(tmp_path):
-    convert(CHECKPOINT / "model.safetensors", tmp_path / "bare.ninfer", "uniform-w8")
+    (tmp_path / "model.safetensors").symlink_to(CHECKPOINT / "model.safetensors")
+    convert(tmp_path / "model.safetensors", tmp_path / "bare.ninfer", "word-exact")
     with pytest.raises(ArtifactError, match=r"config\.json"):
         MiniLM.from_artifact(tmp_path / "bare.ninfer")
