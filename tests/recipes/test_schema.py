@@ -1,5 +1,8 @@
 """Recipe files: what they may say, options, and errors that name the place and what is allowed."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from ninfer_jax.errors import RecipeError
@@ -68,6 +71,15 @@ def test_malformed_recipes(tmp_path, text, message):
     with pytest.raises(RecipeError, match=message) as caught:
         load(tmp_path, text)
     assert str(tmp_path) not in str(caught.value)
+
+
+def test_documented_examples_are_recipes(tmp_path):
+    text = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text()
+    examples = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    assert len(examples) == 2
+    for example in examples:
+        schema = load(tmp_path, example if "[identity]" in example else HEAD + example).schema
+        assert schema.rules or schema.entries
 
 
 def test_unknown_recipes_list_the_known_ones(tmp_path):

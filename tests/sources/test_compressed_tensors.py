@@ -112,7 +112,10 @@ def test_one_tensor_scale_is_repeated_for_every_row(tmp_path):
             assert scale.read(0, 1).tolist() == [0.25]
 
 
-@pytest.mark.parametrize(("bits", "why"), [(0x3F800001, "is no BF16 value"), (0xBF800000, "is not finite and >= +0")])
+@pytest.mark.parametrize(
+    ("bits", "why"),
+    [(0x3F800001, "is no BF16 value"), (0x3F808000, "is no BF16 value"), (0xBF800000, "is not finite and >= +0")],
+)
 def test_scales_that_are_no_bf16_value_do_not_map(tmp_path, bits, why):
     parts = fp8_parts(6, 32)
     tensors = parts.tensors("a", "F32")

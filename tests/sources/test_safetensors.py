@@ -91,6 +91,22 @@ def test_hostile_headers(tmp_path, header):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("offsets", "size", "message"),
+    [
+        ((12, 20), 20, "leaves a gap"),
+        ((4, 12), 12, "overlaps the tensor before it"),
+        ((8, 16), 15, "is truncated: its header needs 16 data bytes, the file holds 15"),
+        ((8, 16), 17, "1 bytes after its last tensor"),
+    ],
+)
+def test_data_must_be_covered_exactly_once(tmp_path, offsets, size, message):
+    header = json.dumps({"a": entry(), "b": entry(offsets=offsets)}).encode()
+    (tmp_path / "x.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(size))
+    with pytest.raises(SourceError, match=message):
+        open_checkpoint(tmp_path / "x.safetensors")
+
+
 EMPTY = b'{"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}'
 
 
