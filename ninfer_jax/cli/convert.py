@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from ninfer_jax.cli.failure import print_failure
 from ninfer_jax.cli.options import (
     FILE,
     block_option,
@@ -18,7 +19,8 @@ from ninfer_jax.cli.options import (
 from ninfer_jax.cli.plan import print_dry_run
 from ninfer_jax.cli.progress import progress_display
 from ninfer_jax.cli.summary import print_report
-from ninfer_jax.convert import Settings, convert, join
+from ninfer_jax.convert import ConversionReport, Settings, abandon, convert, join
+from ninfer_jax.errors import NinferError
 from ninfer_jax.recipes import Recipe
 
 
@@ -91,11 +93,24 @@ def convert_command(
         raise click.UsageError("--config is for --dry-run; a conversion reads the config.json beside the weights")
     if source is None or out is None:
         raise click.UsageError("SRC and OUT are needed")
-    index = _join(coordinator, processes, process_id)
-    _run(source, out, recipe, settings, dialect, report_file, quiet, index)
+    index = _join(coordinator, processes, process_id, peer_timeout)
+    _run(source, out, recipe, settings, dialect, report_file, quiet, index, grouped=(processes or 1) > 1)
 
 
-def _join(coordinator: str | None, processes: int | None, process_id: int | None) -> int:
+def _convert(
+    source: Path, out: Path, recipe: Recipe, settings: Settings, dialect: str | None, grouped: bool
+) -> ConversionReport:
+    """Convert; a process of a group ends at once when it fails."""
+    try:
+        return convert(source, out, recipe, settings, dialect=dialect)
+    except NinferError as error:
+        if not grouped:
+            raise
+        print_failure(str(error))
+        abandon()
+
+
+def _join(coordinator: str | None, processes: int | None, process_id: int | None, peer_timeout: float) -> int:
     """Join the other processes; the index of this one."""
     given = [value is not None for value in (coordinator, processes, process_id)]
     if not any(given):
@@ -105,7 +120,7 @@ def _join(coordinator: str | None, processes: int | None, process_id: int | None
     if process_id >= processes:
         raise click.UsageError(f"--process-id {process_id} of {processes} processes; indices start at 0")
     if processes > 1:
-        join(coordinator, process_id, processes)
+        join(coordinator, process_id, processes, peer_timeout=peer_timeout)
     return process_id
 
 
@@ -118,9 +133,10 @@ def _run(
     report_file: Path | None,
     quiet: bool,
     index: int,
+    grouped: bool,
 ) -> None:
     with progress_display("converting", quiet=quiet or index != 0) as progress:
-        report = convert(source, out, recipe, replace(settings, progress=progress), dialect=dialect)
+        report = _convert(source, out, recipe, replace(settings, progress=progress), dialect, grouped)
     if index != 0:
         return
     if report_file is not None:

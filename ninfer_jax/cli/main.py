@@ -13,8 +13,11 @@ from ninfer_jax.cli.convert import convert_command
 from ninfer_jax.cli.demo import demo_command
 from ninfer_jax.cli.diff import diff_command
 from ninfer_jax.cli.export import export_command
+from ninfer_jax.cli.failure import fail
+from ninfer_jax.cli.generate import from_gguf_command, generate_command
 from ninfer_jax.cli.inspect import inspect_command
 from ninfer_jax.cli.report import report_command
+from ninfer_jax.cli.support import support_command
 from ninfer_jax.cli.verify import verify_command
 from ninfer_jax.errors import NinferError
 
@@ -30,28 +33,23 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except NinferError as error:
-            _fail(ctx, str(error))
+            fail(ctx, str(error))
         except KeyboardInterrupt:
-            _fail(ctx, "interrupted")
+            fail(ctx, "interrupted")
         except BrokenPipeError:
             # The reader of standard output is gone; without this the interpreter complains again while it ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(1)
         except OSError as error:
-            _fail(ctx, f"{error.filename or 'system'}: {error.strerror or error}")
+            fail(ctx, f"{error.filename or 'system'}: {error.strerror or error}")
         except MemoryError:
-            _fail(ctx, "out of memory; give a smaller --memory-budget")
+            fail(ctx, "out of memory; give a smaller --memory-budget")
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
             if TRACEBACK_VARIABLE in os.environ:
                 raise
-            _fail(ctx, f"unexpected {type(error).__name__}: {error}; set {TRACEBACK_VARIABLE}=1 for the traceback")
-
-
-def _fail(ctx: click.Context, message: str) -> None:
-    click.echo(f"error: {' '.join(message.split())}", err=True)
-    ctx.exit(1)
+            fail(ctx, f"unexpected {type(error).__name__}: {error}; set {TRACEBACK_VARIABLE}=1 for the traceback")
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -67,6 +65,9 @@ for _command in (
     export_command,
     diff_command,
     report_command,
+    support_command,
     demo_command,
+    from_gguf_command,
+    generate_command,
 ):
     main.add_command(_command)

@@ -5,11 +5,14 @@ second and writes there why it stops, so the others stop within seconds with a c
 collective. This module leaves out who owns which block (`ninfer_jax.convert.blocks`).
 """
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 import jax
 from jax.experimental import multihost_utils
@@ -22,24 +25,39 @@ _BEAT_SECONDS = 0.5
 _LINGER_SECONDS = 10.0
 
 
-def join(coordinator: str, index: int, count: int) -> None:
+def join(coordinator: str, index: int, count: int, *, peer_timeout: float) -> None:
     """Join a group of processes before any other use of JAX.
 
     Args:
         coordinator: `host:port` of process 0.
         index: index of this process.
         count: number of processes.
+        peer_timeout: seconds without a sign of life after which a process counts as dead.
 
     Raises:
         ConversionError: the others cannot be reached.
     """
-    # Without it the runtime would end this process, with its own stack trace, as soon as any other one dies.
-    jax.config.update("jax_enable_recoverability", True)
+    # The runtime ends all processes, with a stack trace, when one misses heartbeats; the journals must show it first.
+    heartbeat = max(100, round(3 * peer_timeout))
     try:
-        jax.distributed.initialize(coordinator, count, index, initialization_timeout=120, shutdown_timeout_seconds=10)
+        jax.distributed.initialize(
+            coordinator,
+            count,
+            index,
+            initialization_timeout=120,
+            heartbeat_timeout_seconds=heartbeat,
+            shutdown_timeout_seconds=60,
+        )
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise ConversionError(f"process {index} of {count} cannot join at {coordinator}: {reason}") from error
+
+
+def abandon() -> NoReturn:
+    """End this process at once with exit code 1: leaving in order would wait for a process that is gone."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def current_group(peer_timeout: float) -> Group:
@@ -114,7 +132,7 @@ class DistributedGroup(Group):
             for peer in self._peers:
                 peer.look(time.monotonic())
             if all(peer.contents and peer.contents.failed is not None for peer in self._peers):
-                return
+                end = min(end, time.monotonic() + _BEAT_SECONDS)  # time for them to end
             time.sleep(_BEAT_SECONDS / 2)
 
     def close(self) -> None:

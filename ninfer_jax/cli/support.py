@@ -1,0 +1,27 @@
+"""`ninfer-jax support`: which implementation multiplies which format, and why another cannot.
+
+Prints what `ninfer_jax.ops.support_table` answers for the devices that jax sees here.
+"""
+
+import dataclasses
+import json
+
+import click
+
+from ninfer_jax.cli.tables import print_table
+
+
+@click.command("support")
+@click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON.")
+def support_command(as_json: bool) -> None:
+    """Print the support matrix of matmul: format, rows of x, device, implementation, and how or why not."""
+    # Not at the top: the other commands do not need the ops, and importing them takes a second.
+    from ninfer_jax.ops import support_table
+
+    rows = [dataclasses.asdict(row) for row in support_table()]
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+        return
+    headers = ("format", "rows of x", "device", "implementation", "runs", "how, or why not")
+    cells = [[*list(row.values())[:4], "yes" if row["supported"] else "no", row["detail"]] for row in rows]
+    print_table("matmul of packed weights", headers, cells)
