@@ -34,6 +34,7 @@ from pallas_kernels.mosaic_gpu._prefill_plan import (
     candidate_configs as candidate_configs,
     check_config as check_config,
     heuristic_config as heuristic_config,
+    predicted_seconds as predicted_seconds,
 )
 from pallas_kernels.mosaic_gpu._weight_tiles import CHUNK, ROWS
 from pallas_kernels.planes import WeightPlanes

@@ -17,13 +17,14 @@ import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 
 from pallas_kernels.errors import KernelConfigError
-from pallas_kernels.hardware import H100
+from pallas_kernels.hardware import H100, visible_hardware
 from pallas_kernels.mosaic_gpu import prefill_sm90
 from pallas_kernels.mosaic_gpu._prefill_plan import predicted_seconds
 from pallas_kernels.tiling import WEIGHT_KINDS, PrefillConfig
 from tests.pallas_kernels.weights import check_close, random_weight, random_x, relative_l2
 
 pytestmark = pytest.mark.timeout(120)
+INTERPRET = plgpu.InterpretGPUParams(detect_races=True)
 
 # kind, m, n, k, configuration: seams and tails of M, N and K, both steps, one and two consumers and row blocks, splits.
 CASES = {
@@ -51,8 +52,8 @@ def no_races(capfd):
     assert "RACE DETECTED" not in capfd.readouterr().out
 
 
-def run(kind, m, n, k, config, *, out_dtype=jnp.bfloat16, sms=2, detect_races=True):
-    """The kernel interpreted, on two multiprocessors, and the reference."""
+def run(kind, m, n, k, config, *, out_dtype=jnp.bfloat16, sms=2, interpret=INTERPRET):
+    """The kernel, interpreted on two multiprocessors unless told otherwise, and the reference."""
     planes, weight = random_weight(kind, n, k)
     x = random_x(m, k)
     y = prefill_sm90.run(
@@ -64,7 +65,7 @@ def run(kind, m, n, k, config, *, out_dtype=jnp.bfloat16, sms=2, detect_races=Tr
         out_dtype=out_dtype,
         config=config,
         sms=sms,
-        interpret=plgpu.InterpretGPUParams(detect_races=detect_races),
+        interpret=interpret,
     )
     return np.asarray(y), x.astype(np.float64) @ weight.T
 
@@ -74,6 +75,14 @@ def test_interpreted_kernel_matches_the_oracle(case, no_races):
     y, reference = run(*CASES[case])
     assert y.dtype == jnp.bfloat16
     check_close(y, reference)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kernel_on_the_gpu_matches_the_oracle(case):
+    hardware = visible_hardware()
+    if hardware is None or hardware.compute_capability != (9, 0):
+        pytest.skip("no Hopper GPU")
+    check_close(*run(*CASES[case], sms=hardware.sms, interpret=False))
 
 
 @pytest.mark.parametrize(("kind", "limit"), [("fp8", 1e-6), ("nvfp4", 1e-6), ("q6", 1 / 400)])
