@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int64
 
 from ninfer_jax.errors import RecipeError, SourceError
 from ninfer_jax.sources import Checkpoint, read_json_object
@@ -40,7 +41,7 @@ def read_ids(path: Path, size: int) -> np.ndarray:
     return ids
 
 
-def read_counts(path: Path, width: int) -> np.ndarray:
+def read_counts(path: Path, width: int) -> Int64[np.ndarray, " width"]:
     """Read row 0 of an I64 little-endian counts file whose rows are `width` long.
 
     Raises:
@@ -58,7 +59,9 @@ def read_counts(path: Path, width: int) -> np.ndarray:
     return counts
 
 
-def rank_tokens(counts: np.ndarray, candidates: int, forced: np.ndarray, size: int) -> np.ndarray:
+def rank_tokens(
+    counts: Int64[np.ndarray, " ids"], candidates: int, forced: Int64[np.ndarray, " forced"], size: int
+) -> Int64[np.ndarray, " size"]:
     """The `size` candidates to keep: all forced ones and the most frequent others, by count descending.
 
     Others are taken by (count descending, id ascending); the forced follow in id order; a stable sort by count

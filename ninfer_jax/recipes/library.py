@@ -96,7 +96,11 @@ def load_recipe(name_or_path: str | Path, options: Mapping[str, str] | None = No
     given = dict(options or {})
     builtin = isinstance(name_or_path, str) and name_or_path in BUILTIN_RECIPES
     if builtin and name in _UNIFORM:
-        given.setdefault("format", _UNIFORM[name])
+        if "format" in given:
+            raise RecipeError(
+                f"recipe {name} fixes its format ({_UNIFORM[name]}); choose another uniform recipe instead"
+            )
+        given["format"] = _UNIFORM[name]
     folder = None if builtin else Path(name_or_path).parent
     return Recipe(name, schema, _option_values(name, schema.options, given, folder), text)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from jaxtyping import Shaped
 
 from ninfer_jax.errors import RecipeError, SourceError
 from ninfer_jax.recipes.objects import RowSource, WordSource
@@ -206,7 +207,7 @@ def deinterleave(rows: RowSource, heads: int, part: int, of: int) -> RowSelectio
     return _select((rows,), np.zeros(heads), first, np.full(heads, size))
 
 
-def gather_rows(rows: RowSource, ids: np.ndarray) -> RowSelection:
+def gather_rows(rows: RowSource, ids: Shaped[np.ndarray, "..."]) -> RowSelection:
     """`out[i] = rows[ids[i]]`; consecutive ids are read together.
 
     Raises:

@@ -19,7 +19,7 @@ class Checkpoint:
     """An open checkpoint; a context manager. Tensors are read lazily and only while it is open.
 
     Attributes:
-        name: name of its folder, or of its file without the suffix.
+        name: name of its folder, or of a file that is not `model.safetensors` without the suffix.
         tensors: logical tensors by name, in stored order.
         files: the weight files.
         config: config.json, or None.
@@ -105,7 +105,8 @@ def open_checkpoint(path: str | Path, *, dialect: str | None = None) -> Checkpoi
         folder, name = path, path.resolve().name
         names = [directory.single_weight_file(path).name] if mapping is None else list(dict.fromkeys(mapping.values()))
     elif path.suffix in (".safetensors", ".gguf"):
-        mapping, folder, name, names = None, path.parent, path.stem, [path.name]
+        mapping, folder, names = None, path.parent, [path.name]
+        name = folder.resolve().name if path.name == directory.SINGLE_FILE else path.stem
     else:
         kind = f"a {path.suffix} file" if path.is_file() else "neither a file nor a folder"
         raise SourceError(f"{path.name} is {kind}; a folder, a .safetensors or a .gguf file is needed")

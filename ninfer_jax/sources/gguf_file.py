@@ -78,10 +78,14 @@ def read_tensors(handle: PositionedFile) -> dict[str, SourceTensor]:
     gguf = _package()
     try:
         reader = gguf.GGUFReader(handle.path, "r")
+        split = reader.get_field("split.count")
+        shards = int(split.parts[split.data[0]][0]) if split is not None else 1
         found = [(str(t.name), t.tensor_type, tuple(map(int, t.shape)), int(t.data_offset)) for t in reader.tensors]
     except Exception as error:
         # The package lets whatever a broken file provokes escape: IndexError, KeyError, UnicodeDecodeError, ...
         raise SourceError(f"{handle.name} is not a readable GGUF file: {error or type(error).__name__}") from None
+    if shards > 1:
+        raise SourceError(f"{handle.name} is one of {shards} split GGUF files; merge them first (gguf-split --merge)")
     tensors: dict[str, SourceTensor] = {}
     for name, kind, extents, offset in found:
         if name in tensors:

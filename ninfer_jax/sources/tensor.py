@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+from jaxtyping import Float, Float32
 
 from ninfer_jax.errors import SourceError
 from ninfer_jax.sources.dtypes import ELEMENT_TYPES
@@ -209,7 +210,7 @@ class WidenedTensor:
         return widen_to_f32(self.part.read(start, stop))
 
 
-def widen_to_f32(values: np.ndarray) -> np.ndarray:
+def widen_to_f32(values: Float[np.ndarray, "*shape"]) -> Float32[np.ndarray, "*shape"]:
     """Widen BF16 or F16 values to float32 exactly; BF16 words keep even their NaN payloads."""
     if values.dtype == ELEMENT_TYPES["BF16"].dtype:
         return (values.view(np.uint16).astype(np.uint32) << 16).view(np.float32)

@@ -158,6 +158,11 @@ def test_every_quantized_format_has_a_uniform_recipe():
     assert sorted(map(str, UNIFORM.values())) == sorted(name for name, spec in FORMATS.items() if spec.bits < 16)
 
 
+def test_a_uniform_recipe_keeps_its_format():
+    with pytest.raises(RecipeError, match=r"fixes its format \(Q4G64_F16S\)"):
+        load_recipe("uniform-q4", {"format": "BF16"})
+
+
 @pytest.mark.parametrize("name", UNIFORM)
 def test_uniform_recipes_on_a_minilm(tmp_path, name):
     tensors = minilm_tensors()

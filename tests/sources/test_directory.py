@@ -95,6 +95,7 @@ def test_resources_lie_beside_the_weights(tmp_path):
     (tmp_path / "c" / "tokenizer.json").write_text("{}")
     (tmp_path / "secret").write_text("x")
     with open_checkpoint(tmp_path / "c" / "model.safetensors") as checkpoint:
+        assert checkpoint.name == "c"
         assert checkpoint.resource_path("tokenizer.json").read_text() == "{}"
         for name in ("../secret", "", ".."):
             with pytest.raises(SourceError, match="plain file name"):

@@ -110,6 +110,18 @@ def test_broken_files(tmp_path):
         open_checkpoint(tmp_path / "b.gguf")
 
 
+def test_one_file_of_several_is_refused(tmp_path):
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    writer.add_uint16("split.count", 3)
+    writer.add_tensor("a", VALUES)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(SourceError, match="one of 3 split GGUF files"):
+        open_checkpoint(tmp_path / "m.gguf")
+
+
 def test_the_package_is_an_extra(tmp_path, monkeypatch):
     path = write(tmp_path / "m.gguf", {"a": (VALUES, None)})
     monkeypatch.setitem(__import__("sys").modules, "gguf", None)

@@ -7,7 +7,7 @@ from ninfer_jax.sources.dialects.decoded import (
 from ninfer_jax.sources.dialects.select import DIALECTS as DIALECTS, apply_dialect as apply_dialect
 from ninfer_jax.sources.dialects.words import (
     BlockQ8Tensor as BlockQ8Tensor,
+    DialectTensor as DialectTensor,
     NVFP4Tensor as NVFP4Tensor,
-    QuantizedTensor as QuantizedTensor,
     RowScaledTensor as RowScaledTensor,
 )

@@ -16,7 +16,7 @@ from ninfer_jax.sources.dialects.decoded import (
     read_float_scales,
     row_scale_decoder,
 )
-from ninfer_jax.sources.dialects.words import NVFP4Tensor, QuantizedTensor, RowScaledTensor
+from ninfer_jax.sources.dialects.words import DialectTensor, NVFP4Tensor, RowScaledTensor
 from ninfer_jax.sources.tensor import SourceTensor
 
 
@@ -87,7 +87,7 @@ def multiplier_nvfp4(
     )
 
 
-def fp8_tensor(name: str, codes: SourceTensor, scale: SourceTensor, dialect: str) -> QuantizedTensor:
+def fp8_tensor(name: str, codes: SourceTensor, scale: SourceTensor, dialect: str) -> DialectTensor:
     """FP8 codes with one scale a tensor or a row: word-exact iff every scale is a BF16 value."""
     if codes.dtype != "F8_E4M3" or len(codes.shape) != 2:
         raise SourceError(f"{dialect}: tensor {name!r} needs rank-2 F8_E4M3 codes, but has {describe(codes)}")
@@ -114,7 +114,7 @@ def fp8_tensor(name: str, codes: SourceTensor, scale: SourceTensor, dialect: str
 
 def block_fp8_tensor(
     name: str, codes: SourceTensor, scale: SourceTensor, block: tuple[int, int], dialect: str
-) -> QuantizedTensor:
+) -> DialectTensor:
     """FP8 codes with one multiplier a block [rows, columns]: never word-exact, decoded to float32."""
     if codes.dtype != "F8_E4M3" or len(codes.shape) != 2:
         raise SourceError(f"{dialect}: tensor {name!r} needs rank-2 F8_E4M3 codes, but has {describe(codes)}")

@@ -19,7 +19,7 @@ from ninfer_jax.sources.dialects.config_groups import (
     parse_config_groups,
 )
 from ninfer_jax.sources.dialects.decoded import DecodedTensor
-from ninfer_jax.sources.dialects.words import QuantizedTensor
+from ninfer_jax.sources.dialects.words import DialectTensor
 from ninfer_jax.sources.dtypes import FLOAT_TYPES
 from ninfer_jax.sources.tensor import SourceTensor, WidenedTensor
 
@@ -76,7 +76,7 @@ def _is_quantized(tensors: Tensors, module: str, weight: SourceTensor) -> bool:
     return weight.dtype not in FLOAT_TYPES or f"{module}.weight_scale" in tensors
 
 
-def _weight(tensors: Tensors, module: str, groups: ConfigGroups) -> QuantizedTensor:
+def _weight(tensors: Tensors, module: str, groups: ConfigGroups) -> DialectTensor:
     name = f"{module}.weight"
     scheme = None if groups.ignored(module) else groups.scheme(module)
     if scheme is None:

@@ -12,8 +12,8 @@ import numpy as np
 from ninfer_jax.errors import SourceError
 from ninfer_jax.sources.dialects.words import (
     E2M1_VALUES,
+    DialectTensor,
     NVFP4Tensor,
-    QuantizedTensor,
     e4m3_values,
     unpack_e2m1,
 )
@@ -21,7 +21,7 @@ from ninfer_jax.sources.tensor import SourceTensor, widen_to_f32
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodedTensor(QuantizedTensor):
+class DecodedTensor(DialectTensor):
     """A quantized tensor without a word-exact format; `read` decodes it where the dialect's formula is known.
 
     Attributes:

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import ml_dtypes
 import numpy as np
+from jaxtyping import Float32, UInt8, UInt16
 
 from ninfer_jax.errors import SourceError
 from ninfer_jax.sources.tensor import SourceRef, SourceTensor, row_count, widen_to_f32
@@ -20,7 +21,7 @@ E2M1_VALUES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3
 """Value of each E2M1 word (tensor-formats §3.3)."""
 
 
-def unpack_e2m1(packed: np.ndarray) -> np.ndarray:
+def unpack_e2m1(packed: UInt8[np.ndarray, "rows half_k"]) -> UInt8[np.ndarray, "rows k"]:
     """Split bytes [rows, k/2] into E2M1 words [rows, k]; the low nibble is the even column."""
     words = np.empty((*packed.shape[:-1], 2 * packed.shape[-1]), np.uint8)
     words[..., 0::2] = packed & 0xF
@@ -28,7 +29,7 @@ def unpack_e2m1(packed: np.ndarray) -> np.ndarray:
     return words
 
 
-def e4m3_values(words: np.ndarray) -> np.ndarray:
+def e4m3_values(words: UInt8[np.ndarray, "*shape"]) -> Float32[np.ndarray, "*shape"]:
     """Decode E4M3FN words to float32, exactly."""
     return words.view(ml_dtypes.float8_e4m3fn).astype(np.float32)
 
@@ -41,7 +42,7 @@ def _refuse_first(tensor: str, bad: np.ndarray, words: np.ndarray, start: int, r
 
 
 @dataclass(frozen=True)
-class QuantizedTensor:
+class DialectTensor:
     """What all quantized tensors share; a `SourceTensor` whose `read` decodes.
 
     Attributes:
@@ -80,7 +81,7 @@ class QuantizedTensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NVFP4Tensor(QuantizedTensor):
+class NVFP4Tensor(DialectTensor):
     """NVFP4 words: `w = e2m1 * e4m3 / d_w`. Parts: packed codes [n, k/2] and block scales [n, k/16], row major.
 
     Attributes:
@@ -107,14 +108,14 @@ class NVFP4Tensor(QuantizedTensor):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowScaledTensor(QuantizedTensor):
+class RowScaledTensor(DialectTensor):
     """FP8_E4M3FN_ROW_BF16S words: `w = e4m3 * scale[row]`. Parts: codes [n, k] and the scales.
 
     Attributes:
         scales: BF16 words of all row multipliers, uint16 [n].
     """
 
-    scales: np.ndarray
+    scales: UInt16[np.ndarray, " rows"]
     format: ClassVar[str] = "FP8_E4M3FN_ROW_BF16S"
 
     def read_words(self, start: int, stop: int) -> RowScaledWords:
@@ -137,7 +138,7 @@ class RowScaledTensor(QuantizedTensor):
 
 
 @dataclass(frozen=True)
-class BlockQ8Tensor(QuantizedTensor):
+class BlockQ8Tensor(DialectTensor):
     """W8G32_F16S words held as blocks of one binary16 multiplier and 32 int8 codes; one part, bytes [n, k/32*34]."""
 
     format: ClassVar[str] = "W8G32_F16S"
