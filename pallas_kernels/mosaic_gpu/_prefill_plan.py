@@ -20,6 +20,8 @@ from pallas_kernels.tiling import PrefillConfig, require_fits, weight_kind
 
 #: Tokens of one epilogue step, and how many steps may be on their way out at once.
 OUT_TOKENS, OUT_SLOTS = 64, 2
+#: Tokens whose x (20 MB at 5,120 columns) is kept in the second level cache while W passes by.
+_BAND_TOKENS = 2048
 #: Bytes left free for barriers and the compiler's own use.
 _SMEM_RESERVE = 2048
 #: Instructions a weight of the K loop, tensor core instructions aside, as compiled for sm_90a (`benchmarks.aot`).
@@ -43,6 +45,7 @@ class PrefillPlan:
         self.part_stride = self.n_out if gated else self.part_rows
         self.rows = self.part_rows if gated else self.parts * self.part_rows
         self.m_tiles, self.n_tiles = -(-m // config.block_m), -(-self.n_out // self.rows)
+        self.band = min(self.m_tiles, max(1, _BAND_TOKENS // config.block_m))
         self.k_steps = -(-info.k_padded(k) // config.block_k)
         self.split_k = min(config.split_k, self.k_steps)
         self.steps = -(-self.k_steps // self.split_k)  # of the longest split; copies past K give zeros
@@ -55,9 +58,16 @@ class PrefillPlan:
         self.weights = WeightTiles(kind, n, config.block_k, self.parts * self.part_rows)
 
     def coordinates(self, tile: Any) -> tuple[Any, Any, Any]:
-        """First token, first output row and split of a tile; tiles that follow each other share rows of W."""
-        m_tile, rest = tile % self.m_tiles, tile // self.m_tiles
-        return m_tile * self.config.block_m, rest % self.n_tiles * self.rows, rest // self.n_tiles
+        """First token, first output row and split of a tile.
+
+        Tiles go through a band of tokens whose x stays in the second level cache: all its tokens for the same rows of
+        W, then the next rows; then the next band.
+        """
+        per_split, per_band = self.m_tiles * self.n_tiles, self.band * self.n_tiles
+        split, tile = tile // per_split, tile % per_split
+        first, tile = tile // per_band * self.band, tile % per_band
+        width = self.band if self.m_tiles % self.band == 0 else jnp.minimum(self.band, self.m_tiles - first)
+        return (first + tile % width) * self.config.block_m, tile // width * self.rows, split
 
     def scratch(self, residual: bool, interpret: bool) -> dict[str, Any]:
         """Shared memory and barriers."""

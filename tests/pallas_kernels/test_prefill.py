@@ -18,8 +18,8 @@ import jax.numpy as jnp
 
 from pallas_kernels.errors import KernelConfigError
 from pallas_kernels.hardware import H100, visible_hardware
-from pallas_kernels.mosaic_gpu import prefill_sm90
-from pallas_kernels.mosaic_gpu._prefill_plan import predicted_seconds
+from pallas_kernels.mosaic_gpu import _prefill_plan, prefill_sm90
+from pallas_kernels.mosaic_gpu._prefill_plan import PrefillPlan, predicted_seconds
 from pallas_kernels.tiling import WEIGHT_KINDS, PrefillConfig
 from tests.pallas_kernels.weights import check_close, random_weight, random_x, relative_l2
 
@@ -100,6 +100,12 @@ def test_one_block_takes_all_tiles_in_turn(no_races):
     check_close(y, reference)
 
 
+def test_bands_of_tokens_come_one_after_another(no_races, monkeypatch):
+    monkeypatch.setattr(_prefill_plan, "_BAND_TOKENS", 64)  # bands of 2, 2 and 1 tiles
+    y, reference = run("q6", 150, 130, 128, PrefillConfig(32, 64, 2, consumers=1))
+    check_close(y, reference)
+
+
 @pytest.mark.parametrize("kind", WEIGHT_KINDS)
 @pytest.mark.parametrize("gated", [False, True])
 def test_every_candidate_is_accepted_and_the_heuristic_is_the_cheapest(kind, gated):
@@ -110,6 +116,15 @@ def test_every_candidate_is_accepted_and_the_heuristic_is_the_cheapest(kind, gat
             prefill_sm90.check_config(config, kind=kind, k=k, gated=gated)
         chosen = prefill_sm90.heuristic_config(**problem)
         assert predicted_seconds(chosen, **problem) == min(predicted_seconds(c, **problem) for c in candidates)
+
+
+@pytest.mark.parametrize("m", [40, 2048, 4096, 5000])
+@pytest.mark.parametrize("split_k", [1, 2])
+def test_tiles_cover_the_result_once(m, split_k):
+    plan = PrefillPlan(m, 700, 512, "q4", PrefillConfig(256, 64, 2, split_k=split_k), False, jnp.bfloat16)
+    corners = [tuple(int(c) for c in plan.coordinates(tile)) for tile in range(plan.tiles)]
+    expected = itertools.product(range(0, m, 256), range(0, 700, plan.rows), range(split_k))
+    assert sorted(corners) == sorted(expected)
 
 
 def test_no_prediction_is_below_the_roofline():
