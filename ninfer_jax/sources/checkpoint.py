@@ -102,11 +102,11 @@ def open_checkpoint(path: str | Path, *, dialect: str | None = None) -> Checkpoi
     path = Path(path)
     if path.is_dir():
         mapping = directory.weight_map(path)
-        folder, name = path, path.resolve().name
+        folder, name = path, directory.checkpoint_name(path)
         names = [directory.single_weight_file(path).name] if mapping is None else list(dict.fromkeys(mapping.values()))
     elif path.suffix in (".safetensors", ".gguf"):
         mapping, folder, names = None, path.parent, [path.name]
-        name = folder.resolve().name if path.name == directory.SINGLE_FILE else path.stem
+        name = directory.checkpoint_name(folder) if path.name == directory.SINGLE_FILE else path.stem
     else:
         kind = f"a {path.suffix} file" if path.is_file() else "neither a file nor a folder"
         raise SourceError(f"{path.name} is {kind}; a folder, a .safetensors or a .gguf file is needed")
@@ -121,7 +121,7 @@ def open_checkpoint(path: str | Path, *, dialect: str | None = None) -> Checkpoi
         )
         config = _config(folder)
         tensors = apply_dialect(stored, config, dialect, (folder / "hf_quant_config.json").is_file())
-        return Checkpoint(name or "model", folder, tensors, tuple(handles.values()), config)
+        return Checkpoint(name, folder, tensors, tuple(handles.values()), config)
     except BaseException:
         for handle in handles.values():
             handle.close()
@@ -142,7 +142,9 @@ def open_config(path: str | Path) -> Checkpoint:
     """
     path = Path(path)
     file = path / "config.json" if path.is_dir() else path
-    return Checkpoint(file.resolve().parent.name, file.parent, {}, (), read_json_object(file), declared=True)
+    return Checkpoint(
+        directory.checkpoint_name(file.parent), file.parent, {}, (), read_json_object(file), declared=True
+    )
 
 
 def _config(folder: Path) -> Mapping[str, Any] | None:

@@ -20,6 +20,15 @@ def is_plain_filename(name: str) -> bool:
     return bool(name) and name not in (".", "..") and not set(name) & {"/", "\\", "\0"}
 
 
+def checkpoint_name(folder: Path) -> str:
+    """The model's name by its folder; in a Hugging Face cache, that is not the folder of the revision."""
+    folder = folder.resolve()
+    cache = folder.parent.parent.name
+    if folder.parent.name == "snapshots" and cache.startswith("models--"):
+        return cache.rpartition("--")[2]
+    return folder.name or "model"
+
+
 def weight_map(folder: Path) -> dict[str, str] | None:
     """Tensor name to shard name, in index order; None where the folder has one weight file only.
 

@@ -104,6 +104,13 @@ def test_resources_lie_beside_the_weights(tmp_path):
             checkpoint.resource_path("missing")
 
 
+def test_a_cached_revision_is_named_by_its_model(tmp_path):
+    folder = tmp_path / "models--org--tiny-1b" / "snapshots" / "0123abcd"
+    write_checkpoint(folder, TENSORS)
+    with open_checkpoint(folder) as checkpoint:
+        assert checkpoint.name == "tiny-1b"
+
+
 def test_config_alone(tmp_path):
     (tmp_path / "config.json").write_text('{"hidden_size": 4}')
     for path in (tmp_path, tmp_path / "config.json"):
