@@ -124,13 +124,24 @@ def tile_bytes(kind: str) -> int:
     return 8 * weight_kind(kind).code_plane_bits
 
 
+def order_columns(kind: str, x: jax.Array) -> jax.Array:
+    """y[m, 64 * b + p] = x[m, 64 * b + column_order(kind)[p]], a transposition, which XLA fuses with what made x.
+
+    Args:
+      kind: a name of `WEIGHT_KINDS`.
+      x: [m, columns], columns a multiple of 64.
+
+    Returns:
+      An array like x.
+    """
+    # Column = thread, word of the thread, half of the pair, pair of the word: 4 * 2 * 2 * pairs of a word.
+    parts = x.reshape(x.shape[0], -1, 4, 2, 2, 16 // weight_kind(kind).code_plane_bits)
+    return parts.transpose(0, 1, 3, 5, 2, 4).reshape(x.shape)
+
+
 def column_order(kind: str) -> np.ndarray:
     """order[p] = the column, of 64, whose value `unpack` puts at p."""
-    p = np.arange(COLUMNS)
-    pair, thread, half = p // 8, p // 2 % 4, p % 2
-    if weight_kind(kind).code_plane_bits == 4:
-        return 16 * thread + 8 * (pair // 4) + 4 * half + pair % 4
-    return 32 * (pair // 4) + 8 * thread + 4 * (pair // 2 % 2) + 2 * half + pair % 2
+    return np.asarray(order_columns(kind, np.arange(COLUMNS)[None]))[0]  # type: ignore[arg-type]
 
 
 def codes_layout() -> Any:

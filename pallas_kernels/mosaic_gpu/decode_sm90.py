@@ -239,12 +239,7 @@ def _store_sums(plan: _Plan, sums_smem: Any, sums_gmem: Any) -> None:
 def _arrange_x(plan: _Plan, x: jax.Array) -> jax.Array:
     """bfloat16 [m_tile, columns]: rows and columns padded with zeros, columns in the unpacker's order."""
     x = jnp.pad(x, ((0, plan.m_tile - x.shape[0]), (0, plan.columns - x.shape[1])))
-    order = _unpack.column_order(plan.kind)
-    # The order permutes the bits of the column number: a transposition, which XLA fuses where it would not a gather.
-    strides = [int(order[1 << bit]).bit_length() - 1 for bit in range(6)]
-    bits = x.reshape(plan.m_tile, -1, *(2,) * 6)
-    axes = [2 + 5 - source for source in reversed(strides)]
-    return bits.transpose(0, 1, *axes).reshape(plan.m_tile, -1)
+    return _unpack.order_columns(plan.kind, x)
 
 
 def _operands(x: jax.Array, planes: WeightPlanes, plan: _Plan) -> dict[str, jax.Array]:
