@@ -80,8 +80,20 @@ H200 = dataclasses.replace(
     memory_bytes=150754820096,
     memory_bandwidth=4.8e12,
 )
+B200 = Hardware(
+    name="NVIDIA B200",
+    compute_capability=(10, 0),
+    sms=148,
+    smem_per_block=232448,
+    smem_per_sm=233472,
+    l2_bytes=132644864,
+    memory_bytes=191500000000,
+    memory_bandwidth=7.672e12,
+    bf16_flops=2250e12,
+    clock_hz=1.965e9,
+)
 
-KNOWN_HARDWARE: Mapping[str, Hardware] = MappingProxyType({"h100": H100, "h200": H200})
+KNOWN_HARDWARE: Mapping[str, Hardware] = MappingProxyType({"h100": H100, "h200": H200, "b200": B200})
 
 
 def _capability(text: object) -> tuple[int, int] | None:

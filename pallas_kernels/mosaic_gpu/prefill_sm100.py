@@ -1,0 +1,279 @@
+"""Prefill on Blackwell (sm_100a): y = x @ W.T for M > 16 with tcgen05. Has not run on a GPU.
+
+A block computes tiles of y^T = W x^T, [128 rows of W, block_m tokens], one after another (a persistent grid). Rows of W
+are the 128 lanes of tensor memory, which holds the accumulators and the unpacked weights. What runs over time:
+
+    copier     (a warp) wait until a stage is empty; start the copies of x [block_m, block_k] and of the packed planes
+               [128, block_k] into it (TMA, out of bounds gives zeros); on to the next K step, across the seams between
+               tiles; at the end wait until every stage was emptied.
+    unpackers  (one or two warpgroups, stages in turn) fetch the group scales of the next stage from device memory; wait
+               until the stage is full; a thread a row, packed words to bfloat16 times scales, to the stage's place in
+               tensor memory; tell the multiplier, and the copier that the packed words were read.
+    multiplier (a warp) wait for the stage's operand; accumulate += operand (tensor memory) @ x (shared memory), at
+               block_m columns; its completion empties the stage of x; after the last K step it hands over the accumulator.
+    finisher   (a warpgroup) wait for an accumulator; epilogue in float32, transpose through shared memory, copy to y
+               (TMA, out of bounds is dropped); give the accumulator back, while the next tile is multiplied into
+               another one where tensor memory has room for two.
+
+A gated product keeps two accumulators, a gate row and the up row n/2 below it, over the same x. Splitting K writes
+float32 partial sums, which XLA adds. Sizes and configurations are _prefill_plan_sm100's, weight tiles _row_tiles'.
+Leaves out M <= 16 (decode_sm100) and pairs of blocks that share a multiply. Source: gpu-kernels.
+"""
+
+from typing import Any
+
+import jax
+import jax.experimental.pallas as pl
+import jax.experimental.pallas.mosaic_gpu as plgpu
+import jax.numpy as jnp
+from jax import lax
+
+from pallas_kernels.hardware import B200
+from pallas_kernels.mosaic_gpu._epilogue import Epilogue, finish_sums
+from pallas_kernels.mosaic_gpu._prefill_plan_sm100 import (
+    OUT_SLOTS,
+    PrefillPlan,
+    candidate_configs as candidate_configs,
+    check_config as check_config,
+    heuristic_config as heuristic_config,
+    row_layout,
+)
+from pallas_kernels.mosaic_gpu._row_unpack import COLUMNS, LANES
+from pallas_kernels.planes import WeightPlanes
+from pallas_kernels.tiling import PrefillConfig
+
+
+def _copy_stages(plan: PrefillPlan, gmem: dict[str, Any], smem: dict[str, Any], cta: Any, blocks: int, total: Any):
+    """The copier's part: `total` K steps."""
+    config = plan.config
+
+    def step(index, _):
+        m0, n0, split = plan.coordinates(cta + index // plan.steps * blocks)
+        k_step, slot = split * plan.steps + index % plan.steps, index % config.stages
+
+        @pl.when(index >= config.stages)
+        def _wait_until_empty():
+            plgpu.barrier_wait(smem["empty"].at[slot])
+
+        full = smem["full"].at[slot]
+        x_gmem = gmem["x"].at[pl.ds(m0, config.block_m), pl.ds(k_step * config.block_k, config.block_k)]
+        plgpu.copy_gmem_to_smem(x_gmem, smem["x"].at[slot], full)
+        for part in range(plan.parts):
+            plan.weights.copy(gmem, smem["ring"], n0 + part * plan.n_out, k_step, slot * plan.parts + part, full)
+
+    lax.fori_loop(0, total, step, None)
+    left = jnp.minimum(total, config.stages)
+
+    def drain(index, _):
+        plgpu.barrier_wait(smem["empty"].at[(total - left + index) % config.stages])
+
+    lax.fori_loop(0, left, drain, None)
+
+
+def _unpack_stages(
+    plan: PrefillPlan,
+    gmem: dict[str, Any],
+    smem: dict[str, Any],
+    wg: Any,
+    cta: Any,
+    blocks: int,
+    total: Any,
+    interpret: bool,
+) -> None:
+    """An unpacker's part: every `consumers`-th of `total` K steps, from the wg-th on."""
+    config = plan.config
+
+    def fetch(index):
+        index = jnp.minimum(index, total - 1)
+        _, n0, split = plan.coordinates(cta + index // plan.steps * blocks)
+        k_step = split * plan.steps + index % plan.steps
+        return [plan.weights.fetch_scales(gmem, n0 + part * plan.n_out, k_step) for part in range(plan.parts)]
+
+    def step(turn, scales):
+        index = wg + turn * config.consumers
+        slot = index % config.stages
+        following = fetch(index + config.consumers)
+        plgpu.barrier_wait(smem["full"].at[slot])
+        for part in range(plan.parts):
+            place = slot * plan.parts + part
+            plan.weights.store_operand(
+                smem["ring"], place, scales[part], smem["operand"], place * config.block_k, interpret
+            )
+        plgpu.commit_tmem()
+        plgpu.barrier_arrive(smem["unpacked"].at[slot])
+        plgpu.commit_smem()  # the copy engine must not overtake this warpgroup's reads of the stage
+        plgpu.barrier_arrive(smem["empty"].at[slot])
+        return following
+
+    turns = lax.div(total - wg + config.consumers - 1, config.consumers)
+    lax.fori_loop(0, turns, step, fetch(wg))
+
+
+def _multiply_stages(plan: PrefillPlan, smem: dict[str, Any], tiles: Any) -> None:
+    """The multiplier's part."""
+    config = plan.config
+
+    def tile(index, _):
+        accumulator = index % plan.accumulators
+
+        @pl.when(index >= plan.accumulators)
+        def _wait_until_read():
+            plgpu.barrier_wait(smem["read"].at[accumulator])
+
+        def step(k_step, _):
+            slot = (index * plan.steps + k_step) % config.stages
+            plgpu.barrier_wait(smem["full"].at[slot])
+            plgpu.barrier_wait(smem["unpacked"].at[slot])
+            for part in range(plan.parts):
+                column = (slot * plan.parts + part) * config.block_k
+                plgpu.tcgen05_mma(
+                    plan.accumulator(smem["sums"], accumulator, part),
+                    smem["operand"].at[:, pl.ds(column, config.block_k)],
+                    smem["x"].at[slot].T,
+                    accumulate=k_step > 0,
+                )
+            plgpu.tcgen05_commit_arrive(smem["empty"].at[slot])
+
+        lax.fori_loop(0, plan.steps, step, None)
+        plgpu.tcgen05_commit_arrive(smem["summed"].at[accumulator])
+
+    lax.fori_loop(0, tiles, tile, None)
+
+
+def _finish_tiles(
+    plan: PrefillPlan,
+    epilogue: Epilogue,
+    gmem: dict[str, Any],
+    y: Any,
+    smem: dict[str, Any],
+    cta: Any,
+    blocks: int,
+    tiles: Any,
+) -> None:
+    """The finisher's part."""
+    tokens = plan.out_tokens
+
+    def tile(index, _):
+        m0, n0, split = plan.coordinates(cta + index * blocks)
+        accumulator = index % plan.accumulators
+        plgpu.barrier_wait(smem["summed"].at[accumulator])
+        rows = [n0 + part * plan.n_out for part in range(plan.parts)]
+        for i in range(plan.config.block_m // tokens):
+            columns = pl.ds(i * tokens, tokens)
+            sums = [
+                plgpu.async_load_tmem(plan.accumulator(smem["sums"], accumulator, part).at[:, columns])
+                for part in range(plan.parts)
+            ]
+            [block] = epilogue.finish(sums, gmem, rows)
+            out = smem["out"].at[i % OUT_SLOTS]
+            plgpu.wait_smem_to_gmem(OUT_SLOTS - 1, wait_read_only=True)
+            out.T[...] = plgpu.layout_cast(block.astype(plan.out_dtype), plgpu.Layout.TCGEN05_TRANSPOSED)
+            plgpu.commit_smem()
+            where = (pl.ds(m0 + i * tokens, tokens), pl.ds(n0, LANES))
+            plgpu.copy_smem_to_gmem(out, y.at[(split, *where)] if plan.split_k > 1 else y.at[where])
+        plgpu.wait_load_tmem()
+        plgpu.barrier_arrive(smem["read"].at[accumulator])
+
+    lax.fori_loop(0, tiles, tile, None)
+    plgpu.wait_smem_to_gmem(0)
+
+
+def _launch(
+    x: jax.Array, planes: WeightPlanes, plan: PrefillPlan, epilogue: Epilogue, bias: jax.Array | None, blocks: int,
+    interpret: Any,
+) -> jax.Array:  # fmt: skip
+    """One kernel: [m, n_out], or [split_k, m, n_out] float32 partial sums."""
+    config, interpreted = plan.config, interpret is not None and interpret is not False
+    columns = -(-plan.n_out // plan.out_tile) * plan.out_tile
+    operands = {"x": x, **plan.weights.views(planes, plan.padded_rows)}
+    operands |= epilogue.operands(planes, bias, plan.padded_rows)
+    shape = (plan.m, columns) if plan.split_k == 1 else (plan.split_k, plan.m, columns)
+
+    def body(gmem, y, smem):
+        wg, cta = lax.axis_index("warpgroup"), lax.axis_index("block")
+        tiles = (plan.tiles - cta + blocks - 1) // blocks
+
+        @pl.when(wg < config.consumers)
+        def _unpacker():
+            _unpack_stages(plan, gmem, smem, wg, cta, blocks, tiles * plan.steps, interpreted)
+
+        @pl.when(wg == config.consumers)
+        def _finisher():
+            _finish_tiles(plan, epilogue, gmem, y, smem, cta, blocks, tiles)
+
+        @pl.when(wg == config.consumers + 1)
+        def _copier_and_multiplier():
+            @plgpu.warp_map
+            def _warps(warp):
+                @pl.when(warp == 0)
+                def _copier():
+                    _copy_stages(plan, gmem, smem, cta, blocks, tiles * plan.steps)
+
+                @pl.when(warp == 1)
+                def _multiplier():
+                    _multiply_stages(plan, smem, tiles)
+
+    kernel = plgpu.kernel(
+        body,
+        out_type=jax.ShapeDtypeStruct(shape, plan.out_dtype),
+        scratch_types=[plan.scratch()],
+        grid=(blocks,),
+        grid_names=("block",),
+        num_threads=config.consumers + 2,
+        thread_name="warpgroup",
+        interpret=interpret,
+    )
+    return kernel(operands)[..., : plan.n_out]
+
+
+def run(
+    x: jax.Array,
+    planes: WeightPlanes,
+    *,
+    kind: str,
+    n: int,
+    k: int,
+    out_dtype: Any,
+    config: PrefillConfig,
+    bias: jax.Array | None = None,
+    residual: jax.Array | None = None,
+    activation: str | None = None,
+    sms: int = B200.sms,
+    interpret: Any = False,
+) -> jax.Array:
+    """y = x @ W.T, or act(x @ gate.T) * (x @ up.T), plus bias and residual.
+
+    Args:
+      x: bfloat16 [m, k].
+      planes: raw planes of the [n, k] weight.
+      kind: a name of `WEIGHT_KINDS`.
+      n: rows of the weight; with an activation they are [gate; up], n / 2 each.
+      k: columns of the weight.
+      out_dtype: bfloat16 or float32.
+      config: how to cut up the work.
+      bias: [n] added to each row's product, or None.
+      residual: [m, n or n / 2] added to the result by XLA, or None.
+      activation: a name of `ACTIVATIONS` for a gated product, or None.
+      sms: blocks that run at once, one a multiprocessor.
+      interpret: False, or the parameters of Pallas' GPU interpreter.
+
+    Returns:
+      out_dtype [m, n], or [m, n / 2] for a gated product.
+    """
+    m, gated = x.shape[0], activation is not None
+    check_config(config, kind=kind, n=n, k=k, gated=gated, out_bytes=jnp.dtype(out_dtype).itemsize)
+    x = jnp.pad(x, ((0, -m % 8), (0, -x.shape[1] % COLUMNS)))  # the copy engine moves whole tiles of 8 rows, 128 bytes
+    if config.split_k > 1:
+        plan = PrefillPlan(x.shape[0], n, k, kind, config, False, jnp.float32)
+        if plan.split_k > 1:
+            sums = _launch(x, planes, plan, _epilogue(kind), None, min(plan.tiles, sms), interpret)
+            return finish_sums(jnp.sum(sums, axis=0)[:m], bias, activation, residual, out_dtype)
+    # A residual is added in float32, before the one rounding: the kernel leaves that to XLA.
+    plan = PrefillPlan(x.shape[0], n, k, kind, config, gated, out_dtype if residual is None else jnp.float32)
+    epilogue = _epilogue(kind, bias is not None, activation)
+    y = _launch(x, planes, plan, epilogue, bias, min(plan.tiles, sms), interpret)[:m]
+    return y if residual is None else finish_sums(y, None, None, residual, out_dtype)
+
+
+def _epilogue(kind: str, bias: bool = False, activation: str | None = None) -> Epilogue:
+    return Epilogue(kind, bias, False, activation, LANES, row_layout())
