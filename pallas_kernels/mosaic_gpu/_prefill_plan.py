@@ -11,6 +11,7 @@ from typing import Any
 
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
+from jax import lax
 
 from pallas_kernels.errors import KernelConfigError
 from pallas_kernels.hardware import H100, Hardware
@@ -66,8 +67,14 @@ class PrefillPlan:
         per_split, per_band = self.m_tiles * self.n_tiles, self.band * self.n_tiles
         split, tile = tile // per_split, tile % per_split
         first, tile = tile // per_band * self.band, tile % per_band
-        width = self.band if self.m_tiles % self.band == 0 else jnp.minimum(self.band, self.m_tiles - first)
-        return (first + tile % width) * self.config.block_m, tile // width * self.rows, split
+        if self.m_tiles % self.band == 0:
+            m_tile, n_tile = tile % self.band, tile // self.band
+        else:
+            # The last band is narrower. Mosaic has no floor division by a traced number, and needs none here.
+            tile = jnp.int32(tile)
+            width = jnp.minimum(jnp.int32(self.band), self.m_tiles - first)
+            m_tile, n_tile = lax.rem(tile, width), lax.div(tile, width)
+        return (first + m_tile) * self.config.block_m, n_tile * self.rows, split
 
     def scratch(self, residual: bool, interpret: bool) -> dict[str, Any]:
         """Shared memory and barriers."""
