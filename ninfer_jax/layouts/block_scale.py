@@ -97,7 +97,7 @@ def _pack(words: NVFP4Words) -> NVFP4Planes:
 
 @partial(jax.jit, inline=True)
 def _unpack(planes: NVFP4Planes) -> NVFP4Words:
-    return NVFP4Words(_bits.unpack_bits(planes.codes, 4), unswizzle_scales(planes.scales), planes.divisor)
+    return NVFP4Words(_bits.unpack_nibbles(planes.codes), unswizzle_scales(planes.scales), planes.divisor)
 
 
 def swizzle_scales(

@@ -86,15 +86,8 @@ def _pack(words: GroupedWords, spec: GroupedFormat) -> GroupedPlanes:
 
 @partial(jax.jit, static_argnums=(1, 2), inline=True)
 def _unpack(planes: GroupedPlanes, spec: GroupedFormat, k: int) -> GroupedWords:
-    codes = planes.base.view(jnp.int8) if spec.bits == 8 else _join(planes, spec.bits)
+    codes = planes.base.view(jnp.int8) if spec.bits == 8 else _bits.unpack_codes(planes.base, planes.high, spec.bits)
     return GroupedWords(codes[..., :k], planes.scales[..., : spec.groups(k)])
-
-
-def _join(planes: GroupedPlanes, bits: int) -> jax.Array:
-    codes = _bits.unpack_bits(planes.base, 4)
-    if planes.high is not None:
-        codes = codes | (_bits.unpack_bits(planes.high, bits - 4) << 4)
-    return _bits.sign_extend(codes, bits)
 
 
 def _pad_last(array: AnyArray, count: int) -> AnyArray:
