@@ -3,7 +3,20 @@
 import ml_dtypes
 import numpy as np
 
+from ninfer_jax.formats import GroupedFormat, get_format
+
+# Eager tests of the grouped encoder share one shape, because every operation is compiled for every shape.
+ROWS, COLUMNS = 192, 260
+
 DTYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32}
+
+
+def grouped_spec(name: str) -> GroupedFormat:
+    """The spec of a grouped format."""
+    spec = get_format(name)
+    if not isinstance(spec, GroupedFormat):
+        raise TypeError(f"{name} is not grouped")
+    return spec
 
 
 def as_source(words: np.ndarray, dtype: str) -> np.ndarray:

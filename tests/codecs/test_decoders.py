@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from ninfer_jax.codecs import dequantize
-from ninfer_jax.formats import get_format
+from ninfer_jax.formats import FP8_E4M3FN_ROW_BF16S
 from ninfer_jax.words import GroupedWords, NVFP4Words, RowScaledWords, Words
-from tests.codecs.sources import bits
+from tests.codecs.sources import bits, grouped_spec
 from tests.golden_cases import (
     GROUPED_FORMATS,
     direct_cases,
@@ -39,7 +39,7 @@ def decode(words: Words, format: str, jit: bool) -> np.ndarray:
 @pytest.mark.parametrize("format", GROUPED_FORMATS)
 def test_every_scale_and_code(format: str, jit: bool) -> None:
     """All 31,744 valid scales, each with every legal code."""
-    spec = get_format(format)
+    spec = grouped_spec(format)
     codes = np.array(spec.legal_codes, np.int8)
     codes = np.resize(codes, -(-codes.size // spec.group_size) * spec.group_size)
     scales = np.arange(0x7C00, dtype=np.uint16)
@@ -70,7 +70,7 @@ def test_fp8_golden(case) -> None:
 @MODES
 def test_fp8_every_code_and_scale(jit: bool) -> None:
     """All 254 finite codes times all 32,640 valid scales: subnormal scales, subnormal products, overflow."""
-    codes = np.array(get_format(FP8).legal_codes, np.uint8)
+    codes = np.array(FP8_E4M3FN_ROW_BF16S.legal_codes, np.uint8)
     scales = np.arange(0x7F80, dtype=np.uint16)
     words = RowScaledWords(np.broadcast_to(codes, (scales.size, codes.size)), scales)
     values = table("e4m3fn_f32").view(np.float32)[codes]

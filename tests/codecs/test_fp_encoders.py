@@ -10,7 +10,7 @@ import pytest
 
 from ninfer_jax.codecs import check_words, matrix_amax, nvfp4_divisor, quantize, try_quantize
 from ninfer_jax.errors import EncodeError
-from ninfer_jax.words import NVFP4Words, RowScaledWords
+from ninfer_jax.words import NVFP4Words, QuantizedWords, RowScaledWords
 from tests.codecs.sources import widen, wild_f32
 from tests.oracle import encoders_fp as oracle
 
@@ -19,15 +19,17 @@ FP8 = "FP8_E4M3FN_ROW_BF16S"
 _try_quantize = jax.jit(try_quantize, static_argnames="format")
 
 
-def assert_fp8(words: RowScaledWords, x: np.ndarray) -> None:
+def assert_fp8(words: QuantizedWords, x: np.ndarray) -> None:
     """Words equal to those of the oracle for the source `x`."""
+    assert isinstance(words, RowScaledWords)
     codes, scales = oracle.encode_fp8_row(widen(x))
     np.testing.assert_array_equal(words.scales, scales)
     np.testing.assert_array_equal(words.codes, codes)
 
 
-def assert_nvfp4(words: NVFP4Words, x: np.ndarray, divisor: int | None = None) -> None:
+def assert_nvfp4(words: QuantizedWords, x: np.ndarray, divisor: int | None = None) -> None:
     """Words equal to those of the oracle for the matrix `x`."""
+    assert isinstance(words, NVFP4Words)
     codes, scales, d_w = oracle.encode_nvfp4(widen(x), divisor)
     assert int(words.divisor) == d_w
     np.testing.assert_array_equal(words.scales, scales)
@@ -130,6 +132,7 @@ def test_nvfp4_ties_go_to_even_codes() -> None:
     x[:, 1] = 6
     x[98, 1] = 2688
     found = quantize(x, "NVFP4")
+    assert isinstance(found, NVFP4Words)
     assert found.divisor == 0x3F800000
     assert np.all(np.asarray(found.scales)[:98] == 0x38)
     assert_nvfp4(found, x)
@@ -157,7 +160,8 @@ def test_nvfp4_row_blocks_with_the_divisor_of_the_matrix() -> None:
     blocks = [quantize(block, "NVFP4", divisor=divisor) for block in np.split(x, 4)]
     np.testing.assert_array_equal(np.concatenate([block.codes for block in blocks]), whole.codes)
     np.testing.assert_array_equal(np.concatenate([block.scales for block in blocks]), whole.scales)
-    assert all(block.divisor == whole.divisor for block in blocks)
+    assert isinstance(whole, NVFP4Words)
+    assert divisor == whole.divisor
 
 
 def test_nvfp4_values_beyond_the_divisor_are_refused() -> None:

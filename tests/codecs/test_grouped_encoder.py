@@ -13,9 +13,8 @@ from hypothesis.extra import numpy as hnp
 from ninfer_jax.codecs import check_words, quantize, try_quantize
 from ninfer_jax.codecs.grouped_encoder import reciprocals, scale_words
 from ninfer_jax.errors import EncodeError
-from ninfer_jax.formats import get_format
-from ninfer_jax.words import GroupedWords
-from tests.codecs.sources import bits, widen, wild_f32
+from ninfer_jax.words import GroupedWords, QuantizedWords
+from tests.codecs.sources import COLUMNS, ROWS, bits, grouped_spec, widen, wild_f32
 from tests.golden_cases import GROUPED_FORMATS
 from tests.oracle import grouped as oracle
 
@@ -31,8 +30,9 @@ FORMATS = pytest.mark.parametrize("format", GROUPED_FORMATS)
 _try_quantize = jax.jit(try_quantize, static_argnames="format")
 
 
-def assert_encoded(words: GroupedWords, x: np.ndarray, format: str) -> None:
+def assert_encoded(words: QuantizedWords, x: np.ndarray, format: str) -> None:
     """Words equal to those of the oracle for the source `x`."""
+    assert isinstance(words, GroupedWords)
     codes, scales = oracle.encode(widen(x), format)
     np.testing.assert_array_equal(words.codes, codes)
     np.testing.assert_array_equal(words.scales, scales)
@@ -51,9 +51,9 @@ def test_every_binary16_midpoint(format: str, jit: bool) -> None:
     """`qmax` times every midpoint of neighboring binary16 words, and four binary32 words to each side."""
     scales = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float64)
     midpoints = (scales + np.append(scales[1:], 65536)) / 2
-    exact = (midpoints * get_format(format).qmax).astype(np.float32).view(np.uint32)
+    exact = (midpoints * grouped_spec(format).qmax).astype(np.float32).view(np.uint32)
     amax = (exact[:, None] + np.arange(-4, 5)).astype(np.uint32)
-    encode = functools.partial(scale_words, spec=get_format(format))
+    encode = functools.partial(scale_words, spec=grouped_spec(format))
     found = (jax.jit(encode) if jit else encode)(jnp.asarray(amax))
     np.testing.assert_array_equal(found, oracle.scale_words(amax, format))
 
@@ -62,7 +62,7 @@ def test_every_binary16_midpoint(format: str, jit: bool) -> None:
 def test_smallest_maxima(format: str) -> None:
     """Binary32 subnormals and everything around the first binary16 midpoint: zero stays zero, the rest is rescued."""
     amax = np.concatenate([np.arange(4096), 2 ** np.arange(13, 31), 2 ** np.arange(13, 31) - 1]).astype(np.uint32)
-    found = jax.jit(scale_words, static_argnames="spec")(jnp.asarray(amax), spec=get_format(format))
+    found = jax.jit(scale_words, static_argnames="spec")(jnp.asarray(amax), spec=grouped_spec(format))
     np.testing.assert_array_equal(found, oracle.scale_words(amax, format))
     assert found[0] == 0
     assert np.all(np.asarray(found)[1:] >= 1)
@@ -72,7 +72,7 @@ def test_smallest_maxima(format: str) -> None:
 @FORMATS
 def test_wild_float32(format: str, jit: bool) -> None:
     """Subnormals, signed zeros, single binades and all magnitudes, with a partial group at the end of every row."""
-    x = wild_f32(np.random.default_rng(1), (512, 200), LARGEST_AMAX[format] + 1)
+    x = wild_f32(np.random.default_rng(1), (ROWS, COLUMNS), LARGEST_AMAX[format] + 1)
     words, ok = (_try_quantize if jit else try_quantize)(x, format=format)
     assert ok
     assert_encoded(words, x, format)
@@ -112,7 +112,7 @@ def test_any_words(words: np.ndarray) -> None:
 def test_shapes(format: str, shape: tuple[int, ...]) -> None:
     x = wild_f32(np.random.default_rng(2), shape, 0x40000000)
     words = quantize(x, format)
-    assert words.scales.shape == (*shape[:-1], get_format(format).groups(shape[-1]))
+    assert words.scales.shape == (*shape[:-1], grouped_spec(format).groups(shape[-1]))
     assert_encoded(words, x, format)
 
 
@@ -126,7 +126,7 @@ def test_float64_is_rounded_to_float32() -> None:
 
 @FORMATS
 def test_negative_codes_reach_qmin_with_a_subnormal_scale(format: str) -> None:
-    spec = get_format(format)
+    spec = grouped_spec(format)
     x = np.full((2, spec.group_size), 1.49 * spec.qmax * 2.0**-24, np.float32)
     x[1] *= -1
     words = quantize(x, format)
@@ -161,7 +161,7 @@ def test_one_bad_value_anywhere_fails(bad: int) -> None:
 @FORMATS
 def test_encoding_a_decoded_group_gives_it_back(format: str) -> None:
     """A group whose largest code is qmax in magnitude has itself as its encoding."""
-    spec = get_format(format)
+    spec = grouped_spec(format)
     rng = np.random.default_rng(5)
     codes = rng.integers(-spec.qmax, spec.qmax + 1, (64, spec.group_size), dtype=np.int8)
     codes[:, 0] = spec.qmax

@@ -14,39 +14,27 @@ import pytest
 from ninfer_jax.codecs import check_words, dequantize, quantize, try_quantize
 from ninfer_jax.codecs.grouped_encoder import reciprocals, scale_words
 from ninfer_jax.errors import EncodeError
-from ninfer_jax.formats import get_format
 from ninfer_jax.words import GroupedWords
-from tests.codecs.sources import as_source, bits
+from tests.codecs.sources import COLUMNS, ROWS, as_source, bits, grouped_spec
 from tests.golden_cases import GROUPED_FORMATS, grouped_cases, grouped_fail_cases, scale_probe
 
-_COLUMNS = 260  # the widest case has 257
 _PROBES = 2048
 _try_quantize = jax.jit(try_quantize, static_argnames="format")
 
 
-@functools.cache
-def _rows() -> int:
-    """Rows of the largest stack."""
-    rows: dict[tuple[str, str | None], int] = {}
-    for case in grouped_cases():
-        key = case.format, case.source_dtype
-        rows[key] = rows.get(key, 0) + case.shape[0]
-    return max(rows.values())
-
-
 def _stack(arrays: list[np.ndarray], columns: int) -> np.ndarray:
     stacked = np.concatenate([np.pad(a, [(0, 0), (0, columns - a.shape[1])]) for a in arrays])
-    return np.pad(stacked, [(0, _rows() - stacked.shape[0]), (0, 0)])
+    return np.pad(stacked, [(0, ROWS - stacked.shape[0]), (0, 0)])
 
 
 @functools.cache
 def _stacked(format: str, dtype: str) -> tuple[np.ndarray, GroupedWords, np.ndarray]:
     """Source words, expected words and expected decoded words of every case."""
     cases = [case for case in grouped_cases(format) if case.source_dtype == dtype]
-    groups = get_format(format).groups(_COLUMNS)
-    codes = _stack([case["codes"] for case in cases], _COLUMNS)
+    groups = grouped_spec(format).groups(COLUMNS)
+    codes = _stack([case["codes"] for case in cases], COLUMNS)
     words = GroupedWords(codes, _stack([case["scales"] for case in cases], groups))
-    return _stack([c["source"] for c in cases], _COLUMNS), words, _stack([c["decoded"] for c in cases], _COLUMNS)
+    return _stack([c["source"] for c in cases], COLUMNS), words, _stack([c["decoded"] for c in cases], COLUMNS)
 
 
 @pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
@@ -92,7 +80,7 @@ def test_refused(case) -> None:
 def test_scale_probe(format: str, jit: bool) -> None:
     """Every probed group maximum: binary16 midpoints times qmax and their float32 neighbors among them."""
     amax, scale, inv, ok = _probe(format)
-    scale_of = functools.partial(scale_words, spec=get_format(format))
+    scale_of = functools.partial(scale_words, spec=grouped_spec(format))
     scales = (jax.jit(scale_of) if jit else scale_of)(jnp.asarray(amax))
     inverse = (jax.jit(reciprocals) if jit else reciprocals)(scales)
     np.testing.assert_array_equal(np.asarray(scales) < 0x7C00, ok)

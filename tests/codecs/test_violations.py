@@ -8,8 +8,8 @@ import pytest
 
 from ninfer_jax.codecs import check_words, count_violations
 from ninfer_jax.errors import FormatError, InvalidWordsError
-from ninfer_jax.formats import FORMATS
 from ninfer_jax.words import GroupedWords, NVFP4Words, QuantizedWords, RowScaledWords
+from tests.codecs.sources import grouped_spec
 from tests.golden_cases import fp8_cases, fp8_fail_cases, nvfp4_cases, nvfp4_fail_cases
 
 FP8 = "FP8_E4M3FN_ROW_BF16S"
@@ -23,7 +23,7 @@ def legal_words(format: str) -> QuantizedWords:
         return NVFP4Words(codes.astype(np.uint8), scales, np.array(0x3F800000, np.uint32))
     if format == FP8:
         return RowScaledWords(codes.astype(np.uint8), np.full(4, 0x3F80, np.uint16))
-    groups = FORMATS[format].groups(40)  # pyright: ignore[reportAttributeAccessIssue]
+    groups = grouped_spec(format).groups(40)
     return GroupedWords(codes.astype(np.int8), np.full((4, groups), 0x3C00, np.uint16))
 
 
