@@ -22,7 +22,6 @@ gpu-kernels, ops-and-criteria.
 """
 
 import functools
-import math
 from typing import Any
 
 import jax
@@ -32,91 +31,25 @@ import jax.numpy as jnp
 from jax import lax
 
 from pallas_kernels.mosaic_gpu import _scales, _unpack
+from pallas_kernels.mosaic_gpu._decode_plan import (
+    MAX_M as MAX_M,
+    SCALE_TILE_ROWS,
+    SCALE_TILE_WORDS,
+    DecodePlan,
+    candidate_configs as candidate_configs,
+    check_config as check_config,
+    heuristic_config as heuristic_config,
+    predicted_seconds as predicted_seconds,
+)
 from pallas_kernels.mosaic_gpu._epilogue import finish_sums
 from pallas_kernels.mosaic_gpu._products import Sum, add_sums
 from pallas_kernels.planes import WeightPlanes
-from pallas_kernels.tiling import DecodeConfig, weight_kind
+from pallas_kernels.tiling import DecodeConfig
 
 ROWS, COLUMNS = _unpack.ROWS, _unpack.COLUMNS
-MAX_M = 16
-#: Rows of the scale tile NVFP4 stores, and words of one tile.
-_SCALE_TILE_ROWS, _SCALE_TILE_WORDS = 128, 128
 
 
-def _swizzle(row_bytes: int) -> int:
-    """Widest swizzle that divides a row of a shared memory tile, or 0 where none does."""
-    return next((s for s in (128, 64, 32) if row_bytes % s == 0), 0)
-
-
-def _transforms(swizzle: int, element_bytes: int) -> tuple[Any, ...]:
-    if not swizzle:
-        return ()
-    return (plgpu.TilingTransform((8, swizzle // element_bytes)), plgpu.SwizzleTransform(swizzle))
-
-
-def _largest_divisor(value: int, limit: int) -> int:
-    return next(d for d in range(min(value, limit), 0, -1) if value % d == 0)
-
-
-class _Plan:
-    """Sizes of one launch. All static."""
-
-    def __init__(self, m: int, n: int, k: int, kind: str, config: DecodeConfig):
-        self.info, self.kind, self.m, self.n = weight_kind(kind), kind, m, n
-        self.m_tile = 8 if m <= 8 else 16
-        self.columns = -(-self.info.k_padded(k) // COLUMNS) * COLUMNS
-        self.rows, self.warpgroups, self.stages = config.rows, config.warpgroups, config.stages
-        self.block_k = _largest_divisor(self.columns // COLUMNS, config.block_k // COLUMNS) * COLUMNS
-        self.blocks = self.columns // self.block_k
-        self.split_k = min(config.split_k, self.blocks)
-        self.tiles = -(-n // self.rows)
-        self.row_bytes = self.block_k * self.info.code_plane_bits // 8
-        self.high_row_bytes = self.block_k // COLUMNS * self.info.high_bytes
-        self.swizzle = _swizzle(self.row_bytes)
-        self.grouped = kind not in ("fp8", "nvfp4")
-        # What one wgmma call sums before its scale is applied, which is also how wide x is swizzled.
-        self.sum_columns = min(self.info.group_size, COLUMNS) if self.grouped else COLUMNS
-        self.groups = self.block_k // self.info.group_size if self.grouped else 0
-        self.scale_vector = math.gcd(self.info.groups(k), self.groups, 8) if self.grouped else 0
-
-    @property
-    def slots(self) -> int:
-        """Stages of all warpgroups."""
-        return self.warpgroups * self.stages
-
-    def scratch(self) -> dict[str, Any]:
-        """Shared memory and barriers."""
-        x, codes, high = (
-            (self.slots, *tile)
-            for tile in (
-                (self.m_tile, self.block_k), (self.rows, self.row_bytes), (self.rows, self.high_row_bytes),
-            )
-        )  # fmt: skip
-        sums = (self.warpgroups, self.m_tile, self.rows)
-        smem = {
-            "x_smem": plgpu.SMEM(x, jnp.bfloat16, transforms=_transforms(self.sum_columns * 2, 2)),
-            "codes_smem": plgpu.SMEM(codes, jnp.uint8, transforms=_transforms(self.swizzle, 1)),
-            "sums_smem": plgpu.SMEM(sums, jnp.float32, transforms=_transforms(128, 4)),
-            "done_barrier": plgpu.Barrier(num_arrivals=self.warpgroups),
-        }
-        if self.high_row_bytes:
-            smem["high_smem"] = plgpu.SMEM(high, jnp.uint8, transforms=_transforms(_swizzle(self.high_row_bytes), 1))
-        if self.kind == "nvfp4":
-            tiles = (self.slots, -(-self.rows // _SCALE_TILE_ROWS), self.block_k // COLUMNS, _SCALE_TILE_WORDS)
-            smem["scales_smem"] = plgpu.SMEM(tiles, jnp.uint32)
-        copies = 2 + ("high_smem" in smem) + ("scales_smem" in smem)
-        smem["full_barrier"] = plgpu.Barrier(num_arrivals=copies, num_barriers=self.slots)
-        return smem
-
-    def smem_bytes(self) -> int:
-        """Shared memory of a block, bytes, barriers left out."""
-        stage = self.m_tile * self.block_k * 2 + self.rows * (self.row_bytes + self.high_row_bytes)
-        if self.kind == "nvfp4":
-            stage += -(-self.rows // _SCALE_TILE_ROWS) * self.block_k // COLUMNS * _SCALE_TILE_WORDS * 4
-        return self.slots * stage + self.warpgroups * self.m_tile * self.rows * 4
-
-
-def _start_copies(plan: _Plan, gmem: dict[str, Any], smem: dict[str, Any], row: Any, block: Any, slot: Any) -> None:
+def _start_copies(plan: DecodePlan, gmem: dict[str, Any], smem: dict[str, Any], row: Any, block: Any, slot: Any) -> None:
     """Start filling a stage with K stage `block` of W, for the rows from `row` on."""
     full = smem["full_barrier"].at[slot]
     rows, part = pl.ds(row, plan.rows), lambda size: pl.ds(block * size, size)
@@ -124,13 +57,13 @@ def _start_copies(plan: _Plan, gmem: dict[str, Any], smem: dict[str, Any], row: 
     if plan.high_row_bytes:
         plgpu.copy_gmem_to_smem(gmem["high"].at[rows, part(plan.high_row_bytes)], smem["high_smem"].at[slot], full)
     if plan.kind == "nvfp4":
-        tiles = pl.ds(row // _SCALE_TILE_ROWS, -(-plan.rows // _SCALE_TILE_ROWS))
+        tiles = pl.ds(row // SCALE_TILE_ROWS, plan.scale_tiles)
         scales = gmem["scales"].at[tiles, part(plan.block_k // COLUMNS)]
         plgpu.copy_gmem_to_smem(scales, smem["scales_smem"].at[slot], full)
     plgpu.copy_gmem_to_smem(gmem["x"].at[:, part(plan.block_k)], smem["x_smem"].at[slot], full)
 
 
-def _load_group_scales(plan: _Plan, gmem: dict[str, Any], row: Any, block: Any, interpret: bool) -> list[jax.Array]:
+def _load_group_scales(plan: DecodePlan, gmem: dict[str, Any], row: Any, block: Any, interpret: bool) -> list[jax.Array]:
     """float32 [64] of each group of K stage `block`, for 64 rows; empty where sums are not scaled here."""
     scales: list[jax.Array] = []
     for first in range(0, plan.groups, plan.scale_vector or 1):
@@ -142,7 +75,7 @@ def _load_group_scales(plan: _Plan, gmem: dict[str, Any], row: Any, block: Any, 
 
 
 def _stage_sums(
-    plan: _Plan, smem: dict[str, Any], slot: Any, tile: int, half: Any, scales: list[jax.Array], interpret: bool
+    plan: DecodePlan, smem: dict[str, Any], slot: Any, tile: int, half: Any, scales: list[jax.Array], interpret: bool
 ) -> list[Sum]:
     """The products of one stage with 64 rows: what `add_sums` has to add to their totals, in order."""
     rows, x_smem = pl.ds(tile * ROWS, ROWS), smem["x_smem"].at[slot]
@@ -157,7 +90,7 @@ def _stage_sums(
         start, bytes_ = unit * plan.info.high_bytes, plan.info.high_bytes
         block_scales = None
         if plan.kind == "nvfp4":
-            words_smem = smem["scales_smem"].at[slot, tile * ROWS // _SCALE_TILE_ROWS, unit]
+            words_smem = smem["scales_smem"].at[slot, tile * ROWS // SCALE_TILE_ROWS, unit]
             block_scales = _scales.block_scales(words_smem, half, interpret=interpret)
         high_bits = None if high is None else high[:, start : start + bytes_]
         return _unpack.unpack(plan.kind, codes, high_bits, block_scales, interpret=interpret)
@@ -175,7 +108,7 @@ def _stage_sums(
     return sums
 
 
-def _body(plan: _Plan, interpret: bool, gmem: dict[str, Any], sums_gmem: Any, **smem: Any) -> None:
+def _body(plan: DecodePlan, interpret: bool, gmem: dict[str, Any], sums_gmem: Any, **smem: Any) -> None:
     """The kernel: one warpgroup of one block."""
     warpgroup = lax.axis_index("warpgroup")
     row = lax.axis_index("tile") * plan.rows
@@ -225,7 +158,7 @@ def _body(plan: _Plan, interpret: bool, gmem: dict[str, Any], sums_gmem: Any, **
         _store_sums(plan, smem["sums_smem"], sums_gmem.at[split, all_rows, pl.ds(row, plan.rows)])
 
 
-def _store_sums(plan: _Plan, sums_smem: Any, sums_gmem: Any) -> None:
+def _store_sums(plan: DecodePlan, sums_smem: Any, sums_gmem: Any) -> None:
     """Add up what the warpgroups left in shared memory and copy it out; rows past M are out of bounds and dropped."""
     load = functools.partial(plgpu.load, layout=plgpu.Layout.WGMMA_TRANSPOSED, optimized=False)
     for t in range(plan.rows // ROWS):
@@ -236,13 +169,13 @@ def _store_sums(plan: _Plan, sums_smem: Any, sums_gmem: Any) -> None:
     plgpu.wait_smem_to_gmem(0)
 
 
-def _arrange_x(plan: _Plan, x: jax.Array) -> jax.Array:
+def _arrange_x(plan: DecodePlan, x: jax.Array) -> jax.Array:
     """bfloat16 [m_tile, columns]: rows and columns padded with zeros, columns in the unpacker's order."""
     x = jnp.pad(x, ((0, plan.m_tile - x.shape[0]), (0, plan.columns - x.shape[1])))
     return _unpack.order_columns(plan.kind, x)
 
 
-def _operands(x: jax.Array, planes: WeightPlanes, plan: _Plan) -> dict[str, jax.Array]:
+def _operands(x: jax.Array, planes: WeightPlanes, plan: DecodePlan) -> dict[str, jax.Array]:
     """What the kernel reads, as views of the planes.
 
     The copy engine moves whole tiles of 8 rows and of a swizzle's bytes. A weight without a whole number of them (rows,
@@ -258,12 +191,12 @@ def _operands(x: jax.Array, planes: WeightPlanes, plan: _Plan) -> dict[str, jax.
     if plan.grouped:
         operands["scales"] = pad(planes.scales, plan.tiles * plan.rows - plan.n, 0)
     if plan.kind == "nvfp4":
-        tiles = jnp.asarray(planes.scales).reshape(plan.n // _SCALE_TILE_ROWS, -1, _SCALE_TILE_WORDS, 4)
+        tiles = jnp.asarray(planes.scales).reshape(plan.n // SCALE_TILE_ROWS, -1, SCALE_TILE_WORDS, 4)
         operands["scales"] = lax.bitcast_convert_type(tiles, jnp.uint32)
     return operands
 
 
-def _launch(x: jax.Array, planes: WeightPlanes, plan: _Plan, interpret: Any) -> jax.Array:
+def _launch(x: jax.Array, planes: WeightPlanes, plan: DecodePlan, interpret: Any) -> jax.Array:
     """float32 [m, n]: sums of x times codes and group or block scales."""
     kernel = plgpu.kernel(
         functools.partial(_body, plan, interpret is not False),
@@ -301,7 +234,7 @@ def run(
     Returns:
       out_dtype [m, n], or [m, n / 2] for a gated product.
     """
-    sums = _launch(x, planes, _Plan(x.shape[0], n, k, kind, config), interpret)
+    sums = _launch(x, planes, DecodePlan(x.shape[0], n, k, kind, config), interpret)
     if kind == "fp8":
         sums = sums * lax.bitcast_convert_type(jnp.asarray(planes.scales), jnp.bfloat16).astype(jnp.float32)
     if kind == "nvfp4":

@@ -1,0 +1,237 @@
+"""Sizes of a decode launch on Hopper, the configurations that fit a device and the choice among them.
+
+    time = max(device memory, level two cache, instruction issue) of the busiest multiprocessor + filling its rings
+
+Constants are static counts (instructions and registers, from `benchmarks.aot`) and latencies of the order published for
+the part; nothing here was measured on a GPU. Leaves out the kernel (decode_sm90) and measured tables (autotune).
+Source: gpu-kernels.
+"""
+
+import itertools
+import math
+from types import MappingProxyType
+from typing import Any
+
+import jax.experimental.pallas.mosaic_gpu as plgpu
+import jax.numpy as jnp
+
+from pallas_kernels.errors import KernelConfigError
+from pallas_kernels.hardware import H100, Hardware
+from pallas_kernels.mosaic_gpu._unpack import COLUMNS, ROWS
+from pallas_kernels.planes import plane_bytes
+from pallas_kernels.tiling import DecodeConfig, require_fits, weight_kind
+
+MAX_M = 16
+#: Rows of the scale tile NVFP4 stores, and 32-bit words of one tile.
+SCALE_TILE_ROWS, SCALE_TILE_WORDS = 128, 128
+#: All instructions a weight of the main loop, tensor core instructions aside.
+INSTRUCTIONS = MappingProxyType({"q4": 2.4, "q5": 3.7, "q6": 3.5, "w8": 3.5, "fp8": 3.5, "nvfp4": 3.7})
+#: Barriers, and what the driver keeps of a multiprocessor's shared memory for each block, bytes.
+_SMEM_RESERVE = 2048
+_REGISTERS_PER_SM = 65536
+#: Registers a thread takes, at most, with 64 rows and with more.
+_REGISTERS = MappingProxyType({64: 128, 128: 168, 256: 255})
+#: Seconds from the start of a copy to its arrival under load; bytes a cycle the second level cache gives one SM.
+_LATENCY, _L2_BYTES_PER_CYCLE = 1.0e-6, 24.0
+
+
+def swizzle_of(row_bytes: int) -> int:
+    """Widest swizzle that divides a row of a shared memory tile, or 0 where none does."""
+    return next((s for s in (128, 64, 32) if row_bytes % s == 0), 0)
+
+
+def _transforms(swizzle: int, element_bytes: int) -> tuple[Any, ...]:
+    if not swizzle:
+        return ()
+    return (plgpu.TilingTransform((8, swizzle // element_bytes)), plgpu.SwizzleTransform(swizzle))
+
+
+def _largest_divisor(value: int, limit: int) -> int:
+    return next(d for d in range(min(value, limit), 0, -1) if value % d == 0)
+
+
+class DecodePlan:
+    """Sizes of one launch. All static.
+
+    Attributes:
+      m_tile: columns of the wgmma, 8 or 16.
+      columns: columns of W that are worked on, zeros included.
+      block_k: columns of a stage; the largest size up to the configuration's that divides `columns`.
+      blocks: K stages of a row of W.
+      tiles: row tiles.
+      row_bytes, high_row_bytes: bytes of codes and of high bits a row has in a stage.
+      sum_columns: columns one wgmma call sums before its scale is applied, which is also how wide x is swizzled.
+      groups, scale_vector: scales a row has in a stage, and how many of them one load takes.
+    """
+
+    def __init__(self, m: int, n: int, k: int, kind: str, config: DecodeConfig):
+        self.info, self.kind, self.m, self.n = weight_kind(kind), kind, m, n
+        self.m_tile = 8 if m <= 8 else 16
+        self.columns = -(-self.info.k_padded(k) // COLUMNS) * COLUMNS
+        self.rows, self.warpgroups, self.stages = config.rows, config.warpgroups, config.stages
+        self.block_k = _largest_divisor(self.columns // COLUMNS, config.block_k // COLUMNS) * COLUMNS
+        self.blocks = self.columns // self.block_k
+        self.split_k = min(config.split_k, self.blocks)
+        self.tiles = -(-n // self.rows)
+        self.row_bytes = self.block_k * self.info.code_plane_bits // 8
+        self.high_row_bytes = self.block_k // COLUMNS * self.info.high_bytes
+        self.swizzle = swizzle_of(self.row_bytes)
+        self.grouped = kind not in ("fp8", "nvfp4")
+        self.sum_columns = min(self.info.group_size, COLUMNS) if self.grouped else COLUMNS
+        self.groups = self.block_k // self.info.group_size if self.grouped else 0
+        self.scale_vector = math.gcd(self.info.groups(k), self.groups, 8) if self.grouped else 0
+
+    @property
+    def slots(self) -> int:
+        """Stages of all warpgroups."""
+        return self.warpgroups * self.stages
+
+    @property
+    def scale_tiles(self) -> int:
+        """NVFP4 scale tiles under the rows of a block."""
+        return -(-self.rows // SCALE_TILE_ROWS)
+
+    def scratch(self) -> dict[str, Any]:
+        """Shared memory and barriers."""
+        codes, high = (self.slots, self.rows, self.row_bytes), (self.slots, self.rows, self.high_row_bytes)
+        x, sums = (self.slots, self.m_tile, self.block_k), (self.warpgroups, self.m_tile, self.rows)
+        smem = {
+            "x_smem": plgpu.SMEM(x, jnp.bfloat16, transforms=_transforms(self.sum_columns * 2, 2)),
+            "codes_smem": plgpu.SMEM(codes, jnp.uint8, transforms=_transforms(self.swizzle, 1)),
+            "sums_smem": plgpu.SMEM(sums, jnp.float32, transforms=_transforms(128, 4)),
+            "done_barrier": plgpu.Barrier(num_arrivals=self.warpgroups),
+        }
+        if self.high_row_bytes:
+            high_transforms = _transforms(swizzle_of(self.high_row_bytes), 1)
+            smem["high_smem"] = plgpu.SMEM(high, jnp.uint8, transforms=high_transforms)
+        if self.kind == "nvfp4":
+            tiles = (self.slots, self.scale_tiles, self.block_k // COLUMNS, SCALE_TILE_WORDS)
+            smem["scales_smem"] = plgpu.SMEM(tiles, jnp.uint32)
+        copies = 2 + ("high_smem" in smem) + ("scales_smem" in smem)
+        smem["full_barrier"] = plgpu.Barrier(num_arrivals=copies, num_barriers=self.slots)
+        return smem
+
+    def weight_stage_bytes(self) -> int:
+        """Bytes of packed weight in a stage; group scales, which do not pass through it, left out."""
+        scales = self.scale_tiles * self.block_k // COLUMNS * SCALE_TILE_WORDS * 4 if self.kind == "nvfp4" else 0
+        return self.rows * (self.row_bytes + self.high_row_bytes) + scales
+
+    def smem_bytes(self) -> int:
+        """Shared memory of a block, bytes, barriers left out."""
+        stage = self.m_tile * self.block_k * 2 + self.weight_stage_bytes()
+        return self.slots * stage + self.warpgroups * self.m_tile * self.rows * 4
+
+    def blocks_per_sm(self, hardware: Hardware) -> int:
+        """Blocks one multiprocessor has room for; 0 where not even one fits."""
+        if self.smem_bytes() + _SMEM_RESERVE > hardware.smem_per_block:
+            return 0
+        by_registers = _REGISTERS_PER_SM // (self.warpgroups * 128 * _REGISTERS[self.rows])
+        return min(hardware.smem_per_sm // (self.smem_bytes() + _SMEM_RESERVE), by_registers)
+
+
+def check_config(
+    config: DecodeConfig, *, kind: str, m: int, n: int, k: int, hardware: Hardware = H100, **_: Any
+) -> None:
+    """Raise `KernelConfigError` where the kernel cannot run a configuration for this weight.
+
+    Args:
+      config: the configuration.
+      kind: a name of `WEIGHT_KINDS`.
+      m: tokens.
+      n: rows of the weight.
+      k: columns of the weight.
+      hardware: the device, for its shared memory and registers.
+    """
+    plan = DecodePlan(m, n, k, kind, config)
+    require_fits(f"{config} for {kind}: shared memory (bytes)", plan.smem_bytes() + _SMEM_RESERVE,
+                 hardware.smem_per_block)  # fmt: skip
+    if not plan.blocks_per_sm(hardware):
+        raise KernelConfigError(
+            f"{config} for {kind} needs {config.warpgroups * 128} threads of up to {_REGISTERS[config.rows]} registers, "
+            f"and a block has {_REGISTERS_PER_SM}: use fewer warpgroups or rows"
+        )
+
+
+def candidate_configs(
+    *, kind: str, m: int, n: int, k: int, gated: bool = False, out_bytes: int = 2, hardware: Hardware = H100
+) -> tuple[DecodeConfig, ...]:
+    """Configurations worth measuring: those that fit, with stages as deep as fit two blocks a multiprocessor.
+
+    Args:
+      kind: a name of `WEIGHT_KINDS`.
+      m: tokens.
+      n: rows of the weight.
+      k: columns of the weight.
+      gated: whether the product is a gated one; it is made of the same sums.
+      out_bytes: bytes of an element of the result; sums are float32 whatever it is.
+      hardware: the device.
+    """
+    found = {}
+    sizes = itertools.product((64, 128), (512, 384, 256, 128), (2, 4), (4, 3, 2, 1), (1, 2, 3, 4, 6, 8))
+    for rows, block_k, warpgroups, stages, split_k in sizes:
+        config = DecodeConfig(rows, block_k, warpgroups, stages, split_k)
+        plan = DecodePlan(m, n, k, kind, config)
+        if plan.block_k != block_k or split_k > max(1, plan.blocks // warpgroups) or plan.blocks_per_sm(hardware) < 1:
+            continue
+        found.setdefault((rows, block_k, warpgroups, split_k, plan.blocks_per_sm(hardware)), config)
+    if found:
+        return tuple(found.values())
+    smallest = _largest_divisor(DecodePlan(m, n, k, kind, DecodeConfig()).columns // COLUMNS, 8) * COLUMNS
+    return (DecodeConfig(rows=ROWS, block_k=smallest, warpgroups=1, stages=2),)
+
+
+def predicted_seconds(
+    config: DecodeConfig,
+    *,
+    kind: str,
+    m: int,
+    n: int,
+    k: int,
+    gated: bool = False,
+    out_bytes: int = 2,
+    hardware: Hardware = H100,
+) -> float:
+    """A rough time of a launch, of the multiprocessor with most blocks.
+
+    Args:
+      config: the configuration.
+      kind: a name of `WEIGHT_KINDS`.
+      m: tokens.
+      n: rows of the weight.
+      k: columns of the weight.
+      gated: whether the product is a gated one; it is made of the same sums.
+      out_bytes: bytes of an element of the result; sums are float32 whatever it is.
+      hardware: the device.
+    """
+    plan = DecodePlan(m, n, k, kind, config)
+    resident = max(plan.blocks_per_sm(hardware), 1)
+    share = -(-plan.tiles * plan.split_k // hardware.sms)  # blocks of the busiest multiprocessor
+    resident = min(resident, share)
+    stages = share * -(-plan.blocks // plan.split_k)
+    weight = plan_bytes = plane_bytes(kind, n, k) / (plan.tiles * plan.blocks)
+    plan_bytes += plan.m_tile * plan.block_k * 2
+    in_flight = resident * plan.slots * weight
+    memory = stages * weight / min(hardware.memory_bandwidth / hardware.sms, in_flight / _LATENCY)
+    cache = stages * plan_bytes / (_L2_BYTES_PER_CYCLE * hardware.clock_hz)
+    issue = stages * plan.rows * plan.block_k * INSTRUCTIONS[kind] / (128 * hardware.clock_hz)
+    ramps = -(-share // resident) * 2 * _LATENCY
+    sums = 8 * m * n * plan.split_k / hardware.memory_bandwidth
+    return max(memory, cache, issue) + ramps + sums
+
+
+def heuristic_config(
+    *, kind: str, m: int, n: int, k: int, gated: bool = False, out_bytes: int = 2, hardware: Hardware = H100
+) -> DecodeConfig:
+    """The candidate with the smallest predicted time.
+
+    Args:
+      kind: a name of `WEIGHT_KINDS`.
+      m: tokens.
+      n: rows of the weight.
+      k: columns of the weight.
+      gated: whether the product is a gated one; it is made of the same sums.
+      out_bytes: bytes of an element of the result; sums are float32 whatever it is.
+      hardware: the device.
+    """
+    problem: dict[str, Any] = {"kind": kind, "m": m, "n": n, "k": k, "hardware": hardware}
+    return min(candidate_configs(**problem), key=lambda config: predicted_seconds(config, **problem))
