@@ -21,12 +21,12 @@ from types import MappingProxyType
 from typing import Any
 
 from pallas_kernels.errors import KernelConfigError
-from pallas_kernels.tiling import WEIGHT_KINDS, DecodeConfig, PrefillConfig
+from pallas_kernels.tiling import WEIGHT_KINDS, PrefillConfig, StreamConfig
 
 SCHEMA = 1
 CONFIGS = pathlib.Path(__file__).parent / "configs"
 #: The configuration each tuned kernel takes.
-CONFIG_TYPES: Mapping[str, type] = MappingProxyType({"decode_sm90": DecodeConfig, "prefill_sm90": PrefillConfig})
+CONFIG_TYPES: Mapping[str, type] = MappingProxyType({"decode_sm90": StreamConfig, "prefill_sm90": PrefillConfig})
 
 
 class TuningTableError(ValueError):
@@ -62,7 +62,7 @@ class Measurement:
 
     Attributes:
       problem: what was computed.
-      config: a `DecodeConfig` or `PrefillConfig`.
+      config: a `StreamConfig` or `PrefillConfig`.
       microseconds: median time of a call.
     """
 

@@ -150,3 +150,29 @@ class PrefillConfig:
         require_one_of("row_blocks", self.row_blocks, (1, 2))
         if self.split_k < 1:
             raise KernelConfigError(f"split_k={self.split_k} is not allowed: choose 1 or more")
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamConfig:
+    """How the Hopper decode kernel cuts up y = x @ W.T: all stages of W in one row, an equal run of them a block.
+
+    Attributes:
+      rows: rows of W in a stage, 64 or 128.
+      block_k: columns of W in a stage, a multiple of 64.
+      warpgroups: warpgroups of a block; they take the block's stages in turn.
+      stages: stages of each warpgroup's ring.
+      blocks_per_sm: blocks that run at once on a multiprocessor, 1 or 2.
+    """
+
+    rows: int = 64
+    block_k: int = 512
+    warpgroups: int = 2
+    stages: int = 2
+    blocks_per_sm: int = 2
+
+    def __post_init__(self) -> None:
+        require_one_of("rows", self.rows, (64, 128))
+        require_multiple("block_k", self.block_k, 64)
+        require_one_of("warpgroups", self.warpgroups, (1, 2, 3, 4))
+        require_one_of("stages", self.stages, tuple(range(1, 9)))
+        require_one_of("blocks_per_sm", self.blocks_per_sm, (1, 2))

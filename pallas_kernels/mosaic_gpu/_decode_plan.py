@@ -1,12 +1,13 @@
 """Sizes of a decode launch on Hopper, the configurations that fit a device and the choice among them.
 
-    time = max(device memory, level two cache, instruction issue) of the busiest multiprocessor + filling its rings
+    time = max(device memory, level two cache, instruction issue) of an equal share of the stages + filling the rings
 
 Constants are static counts (instructions and registers, from `benchmarks.aot`) and latencies of the order published for
 the part; nothing here was measured on a GPU. Leaves out the kernel (decode_sm90) and measured tables (autotune).
 Source: gpu-kernels.
 """
 
+import dataclasses
 import itertools
 import math
 from types import MappingProxyType
@@ -14,12 +15,13 @@ from typing import Any
 
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
+import numpy as np
 
 from pallas_kernels.errors import KernelConfigError
 from pallas_kernels.hardware import H100, Hardware
-from pallas_kernels.mosaic_gpu._unpack import COLUMNS, ROWS
+from pallas_kernels.mosaic_gpu._unpack import COLUMNS
 from pallas_kernels.planes import plane_bytes
-from pallas_kernels.tiling import DecodeConfig, require_fits, weight_kind
+from pallas_kernels.tiling import StreamConfig, require_fits, weight_kind
 
 MAX_M = 16
 #: Rows of the scale tile NVFP4 stores, and 32-bit words of one tile.
@@ -30,9 +32,11 @@ INSTRUCTIONS = MappingProxyType({"q4": 2.4, "q5": 3.7, "q6": 3.5, "w8": 3.5, "fp
 _SMEM_RESERVE = 2048
 _REGISTERS_PER_SM = 65536
 #: Registers a thread takes, at most, with 64 rows and with more.
-_REGISTERS = MappingProxyType({64: 128, 128: 168, 256: 255})
+_REGISTERS = MappingProxyType({64: 128, 128: 168})
 #: Seconds from the start of a copy to its arrival under load; bytes a cycle the second level cache gives one SM.
 _LATENCY, _L2_BYTES_PER_CYCLE = 1.0e-6, 24.0
+#: Warpgroups that together keep the schedulers of a multiprocessor busy.
+_BUSY_WARPGROUPS = 4
 
 
 def swizzle_of(row_bytes: int) -> int:
@@ -57,22 +61,25 @@ class DecodePlan:
       m_tile: columns of the wgmma, 8 or 16.
       columns: columns of W that are worked on, zeros included.
       block_k: columns of a stage; the largest size up to the configuration's that divides `columns`.
-      blocks: K stages of a row of W.
+      k_stages: stages of a row tile.
       tiles: row tiles.
+      stages_in_all: k_stages * tiles; stage s is K stage s % k_stages of tile s // k_stages.
+      blocks: blocks of the launch; block b does stages b * stages_in_all // blocks up to the next block's first.
       row_bytes, high_row_bytes: bytes of codes and of high bits a row has in a stage.
       sum_columns: columns one wgmma call sums before its scale is applied, which is also how wide x is swizzled.
       groups, scale_vector: scales a row has in a stage, and how many of them one load takes.
     """
 
-    def __init__(self, m: int, n: int, k: int, kind: str, config: DecodeConfig):
+    def __init__(self, m: int, n: int, k: int, kind: str, config: StreamConfig, sms: int = H100.sms):
         self.info, self.kind, self.m, self.n = weight_kind(kind), kind, m, n
         self.m_tile = 8 if m <= 8 else 16
         self.columns = -(-self.info.k_padded(k) // COLUMNS) * COLUMNS
         self.rows, self.warpgroups, self.stages = config.rows, config.warpgroups, config.stages
         self.block_k = _largest_divisor(self.columns // COLUMNS, config.block_k // COLUMNS) * COLUMNS
-        self.blocks = self.columns // self.block_k
-        self.split_k = min(config.split_k, self.blocks)
+        self.k_stages = self.columns // self.block_k
         self.tiles = -(-n // self.rows)
+        self.stages_in_all = self.k_stages * self.tiles
+        self.blocks = max(1, min(config.blocks_per_sm * sms, self.stages_in_all // self.warpgroups))
         self.row_bytes = self.block_k * self.info.code_plane_bits // 8
         self.high_row_bytes = self.block_k // COLUMNS * self.info.high_bytes
         self.swizzle = swizzle_of(self.row_bytes)
@@ -80,6 +87,19 @@ class DecodePlan:
         self.sum_columns = min(self.info.group_size, COLUMNS) if self.grouped else COLUMNS
         self.groups = self.block_k // self.info.group_size if self.grouped else 0
         self.scale_vector = math.gcd(self.info.groups(k), self.groups, 8) if self.grouped else 0
+
+    def segments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where the parts of each tile's sums are: indices [tiles, parts] of segments, and which of them there are.
+
+        Block b writes the part of tile t it has to segment t + b, which no other pair of them has: in the order of
+        stages, each further block and each further tile takes the next one.
+        """
+        firsts = np.arange(self.blocks) * self.stages_in_all // self.blocks
+        tiles = np.arange(self.tiles)
+        block_of = lambda stage: np.searchsorted(firsts, stage, side="right") - 1
+        first, last = block_of(tiles * self.k_stages), block_of((tiles + 1) * self.k_stages - 1)
+        blocks = first[:, None] + np.arange(int((last - first).max()) + 1)
+        return tiles[:, None] + np.minimum(blocks, last[:, None]), blocks <= last[:, None]
 
     @property
     def slots(self) -> int:
@@ -94,7 +114,7 @@ class DecodePlan:
     def scratch(self) -> dict[str, Any]:
         """Shared memory and barriers."""
         codes, high = (self.slots, self.rows, self.row_bytes), (self.slots, self.rows, self.high_row_bytes)
-        x, sums = (self.slots, self.m_tile, self.block_k), (self.warpgroups, self.m_tile, self.rows)
+        x, sums = (self.slots, self.m_tile, self.block_k), (2, self.warpgroups, self.m_tile, self.rows)
         smem = {
             "x_smem": plgpu.SMEM(x, jnp.bfloat16, transforms=_transforms(self.sum_columns * 2, 2)),
             "codes_smem": plgpu.SMEM(codes, jnp.uint8, transforms=_transforms(self.swizzle, 1)),
@@ -119,7 +139,7 @@ class DecodePlan:
     def smem_bytes(self) -> int:
         """Shared memory of a block, bytes, barriers left out."""
         stage = self.m_tile * self.block_k * 2 + self.weight_stage_bytes()
-        return self.slots * stage + self.warpgroups * self.m_tile * self.rows * 4
+        return self.slots * stage + 2 * self.warpgroups * self.m_tile * self.rows * 4
 
     def blocks_per_sm(self, hardware: Hardware) -> int:
         """Blocks one multiprocessor has room for; 0 where not even one fits."""
@@ -130,7 +150,7 @@ class DecodePlan:
 
 
 def check_config(
-    config: DecodeConfig, *, kind: str, m: int, n: int, k: int, hardware: Hardware = H100, **_: Any
+    config: StreamConfig, *, kind: str, m: int, n: int, k: int, hardware: Hardware = H100, **_: Any
 ) -> None:
     """Raise `KernelConfigError` where the kernel cannot run a configuration for this weight.
 
@@ -147,14 +167,14 @@ def check_config(
                  hardware.smem_per_block)  # fmt: skip
     if not plan.blocks_per_sm(hardware):
         raise KernelConfigError(
-            f"{config} for {kind} needs {config.warpgroups * 128} threads of up to {_REGISTERS[config.rows]} registers, "
-            f"and a block has {_REGISTERS_PER_SM}: use fewer warpgroups or rows"
+            f"{config} for {kind} needs {config.warpgroups * 128} threads of up to {_REGISTERS[config.rows]} registers "
+            f"each, and a block has {_REGISTERS_PER_SM}: use fewer warpgroups or rows"
         )
 
 
 def candidate_configs(
     *, kind: str, m: int, n: int, k: int, gated: bool = False, out_bytes: int = 2, hardware: Hardware = H100
-) -> tuple[DecodeConfig, ...]:
+) -> tuple[StreamConfig, ...]:
     """Configurations worth measuring: those that fit, with stages as deep as fit two blocks a multiprocessor.
 
     Args:
@@ -167,21 +187,20 @@ def candidate_configs(
       hardware: the device.
     """
     found = {}
-    sizes = itertools.product((64, 128), (512, 384, 256, 128), (2, 4), (4, 3, 2, 1), (1, 2, 3, 4, 6, 8))
-    for rows, block_k, warpgroups, stages, split_k in sizes:
-        config = DecodeConfig(rows, block_k, warpgroups, stages, split_k)
+    for rows, block_k, warpgroups, stages in itertools.product((64, 128), (512, 384, 256, 128), (2, 4), (4, 3, 2, 1)):
+        config = StreamConfig(rows, block_k, warpgroups, stages, 1)
         plan = DecodePlan(m, n, k, kind, config)
-        if plan.block_k != block_k or split_k > max(1, plan.blocks // warpgroups) or plan.blocks_per_sm(hardware) < 1:
-            continue
-        found.setdefault((rows, block_k, warpgroups, split_k, plan.blocks_per_sm(hardware)), config)
+        room = plan.blocks_per_sm(hardware)
+        if plan.block_k == block_k and room:
+            chosen = dataclasses.replace(config, blocks_per_sm=min(room, 2))
+            found.setdefault(dataclasses.replace(chosen, stages=1), chosen)
     if found:
         return tuple(found.values())
-    smallest = _largest_divisor(DecodePlan(m, n, k, kind, DecodeConfig()).columns // COLUMNS, 8) * COLUMNS
-    return (DecodeConfig(rows=ROWS, block_k=smallest, warpgroups=1, stages=2),)
+    return (StreamConfig(block_k=DecodePlan(m, n, k, kind, StreamConfig()).block_k),)
 
 
 def predicted_seconds(
-    config: DecodeConfig,
+    config: StreamConfig,
     *,
     kind: str,
     m: int,
@@ -203,25 +222,25 @@ def predicted_seconds(
       out_bytes: bytes of an element of the result; sums are float32 whatever it is.
       hardware: the device.
     """
-    plan = DecodePlan(m, n, k, kind, config)
-    resident = max(plan.blocks_per_sm(hardware), 1)
-    share = -(-plan.tiles * plan.split_k // hardware.sms)  # blocks of the busiest multiprocessor
-    resident = min(resident, share)
-    stages = share * -(-plan.blocks // plan.split_k)
-    weight = plan_bytes = plane_bytes(kind, n, k) / (plan.tiles * plan.blocks)
-    plan_bytes += plan.m_tile * plan.block_k * 2
-    in_flight = resident * plan.slots * weight
+    plan = DecodePlan(m, n, k, kind, config, hardware.sms)
+    resident = min(plan.blocks, config.blocks_per_sm * hardware.sms)
+    # A block's warpgroups take its stages in turn; the rounding of both is what small weights lose.
+    of_a_block = math.ceil(plan.stages_in_all / plan.blocks / plan.warpgroups) * plan.warpgroups
+    stages = of_a_block * resident / hardware.sms
+    weight = plane_bytes(kind, n, k) / plan.stages_in_all
+    in_flight = resident / hardware.sms * plan.slots * weight
     memory = stages * weight / min(hardware.memory_bandwidth / hardware.sms, in_flight / _LATENCY)
-    cache = stages * plan_bytes / (_L2_BYTES_PER_CYCLE * hardware.clock_hz)
+    cache = stages * (weight + plan.m_tile * plan.block_k * 2) / (_L2_BYTES_PER_CYCLE * hardware.clock_hz)
     issue = stages * plan.rows * plan.block_k * INSTRUCTIONS[kind] / (128 * hardware.clock_hz)
-    ramps = -(-share // resident) * 2 * _LATENCY
-    sums = 8 * m * n * plan.split_k / hardware.memory_bandwidth
-    return max(memory, cache, issue) + ramps + sums
+    # A warpgroup waits for its own products; it takes several to keep a multiprocessor issuing.
+    issue /= min(1.0, resident / hardware.sms * plan.warpgroups / _BUSY_WARPGROUPS)
+    sums = 8 * m * plan.rows * (plan.tiles + plan.blocks) / hardware.memory_bandwidth
+    return max(memory, cache, issue) + 2 * _LATENCY + sums
 
 
 def heuristic_config(
     *, kind: str, m: int, n: int, k: int, gated: bool = False, out_bytes: int = 2, hardware: Hardware = H100
-) -> DecodeConfig:
+) -> StreamConfig:
     """The candidate with the smallest predicted time.
 
     Args:

@@ -36,7 +36,6 @@ class JnpWords:
 
     def prmt(self, a: Word | int, b: Word | int, selector: Word | int) -> Word:
         """Byte i of the result is byte (selector >> 4*i) & 7 of the eight bytes a (0 to 3) and b (4 to 7)."""
-        # Shifts by numbers where the selector is one: compiling the same thing with arrays takes XLA's CPU backend minutes.
         a, b = _u32(a), _u32(b)
         result = jnp.uint32(0)
         for i in range(4):

@@ -2,22 +2,23 @@
 
     y[m, n] = sum over groups g of scale[n, g] * (sum over k in g of x[m, k] * code[n, k])
 
-W is on the 64 row side of wgmma, x on its 8 or 16 column side. A block takes `rows` rows of W and one of `split_k`
-parts of K. Its warpgroups are alike and independent: each has a ring of `stages` stages of its own, and every
-`warpgroups`-th K stage is its to do. What each does over time:
+W is on the 64 row side of wgmma, x on its 8 or 16 column side. W is cut into stages of `rows` rows and `block_k`
+columns, all stages of a row tile before those of the next, and each of the blocks, as many as run at once, gets an
+equal run of them, so that every multiprocessor streams weights to the end. The warpgroups of a block are alike: each has a
+ring of `stages` stages of its own and takes the block's stages in turn. What each does over time:
 
-    start    start the copies (TMA) of packed codes, high bits and x into all its stages
-    loop     load the group scales of the stage from device memory, ahead of need
+    start    start the copies (TMA) of packed codes, high bits and x into its whole ring
+    stage    load the group scales of the stage from device memory, ahead of need
              wait for the stage's barrier
              for each 64 columns: codes to registers, to bfloat16, wgmma with that register operand and the stage's x,
              and while it runs unpack the next 64; add scale times the group's sum to the float32 totals
-             start the copies of a later K stage into the stage just read
-    end      totals to shared memory; wait for the other warpgroups; the first one adds them up and stores them (TMA)
+             start the copies of a later stage, of whatever tile, into the place just read
+    tile     after a tile's last stage: totals to shared memory; wait for the other warpgroups to have put theirs there;
+             the first one adds them up and starts copying them out (TMA), which the next tile does not wait for
 
-Nothing but the end is shared, so a warpgroup that waits for memory never holds up another. Float32 sums [split_k, M, N]
-go back to XLA, which adds, casts and applies what scales whole rows, in one fusion with whatever follows. XLA also puts
-x in the column order of the unpacker, fused with whatever made it. Rows and columns past the end of W are zeros that
-the copy engine puts there. Leaves out M > 16 (prefill_sm90). Source:
+Float32 sums of each part of a tile go back to XLA, which adds the parts, casts and applies what scales whole rows, in
+one fusion with whatever follows. XLA also puts x in the column order of the unpacker, fused with whatever made it. Rows
+and columns past the end of W are zeros that the copy engine puts there. Leaves out M > 16 (prefill_sm90). Source:
 gpu-kernels, ops-and-criteria.
 """
 
@@ -30,6 +31,7 @@ import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 from jax import lax
 
+from pallas_kernels.hardware import H100
 from pallas_kernels.mosaic_gpu import _scales, _unpack
 from pallas_kernels.mosaic_gpu._decode_plan import (
     MAX_M as MAX_M,
@@ -44,14 +46,15 @@ from pallas_kernels.mosaic_gpu._decode_plan import (
 from pallas_kernels.mosaic_gpu._epilogue import finish_sums
 from pallas_kernels.mosaic_gpu._products import Sum, add_sums
 from pallas_kernels.planes import WeightPlanes
-from pallas_kernels.tiling import DecodeConfig
+from pallas_kernels.tiling import StreamConfig
 
 ROWS, COLUMNS = _unpack.ROWS, _unpack.COLUMNS
 
 
-def _start_copies(plan: DecodePlan, gmem: dict[str, Any], smem: dict[str, Any], row: Any, block: Any, slot: Any) -> None:
-    """Start filling a stage with K stage `block` of W, for the rows from `row` on."""
+def _start_copies(plan: DecodePlan, gmem: dict[str, Any], smem: dict[str, Any], stage: Any, slot: Any) -> None:
+    """Start filling a slot with a stage."""
     full = smem["full_barrier"].at[slot]
+    row, block = stage // plan.k_stages * plan.rows, lax.rem(stage, plan.k_stages)
     rows, part = pl.ds(row, plan.rows), lambda size: pl.ds(block * size, size)
     plgpu.copy_gmem_to_smem(gmem["codes"].at[rows, part(plan.row_bytes)], smem["codes_smem"].at[slot], full)
     if plan.high_row_bytes:
@@ -63,7 +66,9 @@ def _start_copies(plan: DecodePlan, gmem: dict[str, Any], smem: dict[str, Any], 
     plgpu.copy_gmem_to_smem(gmem["x"].at[:, part(plan.block_k)], smem["x_smem"].at[slot], full)
 
 
-def _load_group_scales(plan: DecodePlan, gmem: dict[str, Any], row: Any, block: Any, interpret: bool) -> list[jax.Array]:
+def _load_group_scales(
+    plan: DecodePlan, gmem: dict[str, Any], row: Any, block: Any, interpret: bool
+) -> list[jax.Array]:
     """float32 [64] of each group of K stage `block`, for 64 rows; empty where sums are not scaled here."""
     scales: list[jax.Array] = []
     for first in range(0, plan.groups, plan.scale_vector or 1):
@@ -110,42 +115,77 @@ def _stage_sums(
 
 def _body(plan: DecodePlan, interpret: bool, gmem: dict[str, Any], sums_gmem: Any, **smem: Any) -> None:
     """The kernel: one warpgroup of one block."""
-    warpgroup = lax.axis_index("warpgroup")
-    row = lax.axis_index("tile") * plan.rows
-    split = lax.axis_index("split")
-    first = split * plan.blocks // plan.split_k + warpgroup
-    last = (split + 1) * plan.blocks // plan.split_k
-    for stage in range(plan.stages):
-        block = first + stage * plan.warpgroups
+    warpgroup, cta = lax.axis_index("warpgroup"), lax.axis_index("block")
+    first = cta * plan.stages_in_all // plan.blocks
+    last = (cta + 1) * plan.stages_in_all // plan.blocks
+    mine = first + warpgroup  # and every `warpgroups`-th stage from there on
+    for i in range(plan.stages):
+        stage = mine + i * plan.warpgroups
 
-        @pl.when(block < last)
-        def _fill(block=block, stage=stage):
-            _start_copies(plan, gmem, smem, row, block, warpgroup * plan.stages + stage)
+        @pl.when(stage < last)
+        def _fill(stage=stage, i=i):
+            _start_copies(plan, gmem, smem, stage, warpgroup * plan.stages + i)
 
     def turn(index: Any, totals: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        block = first + index * plan.warpgroups
+        stage = mine + index * plan.warpgroups
         slot = warpgroup * plan.stages + lax.rem(index, plan.stages)
-        tiles = range(plan.rows // ROWS)
-        scales = [_load_group_scales(plan, gmem, row + t * ROWS, block, interpret) for t in tiles]
-        plgpu.barrier_wait(smem["full_barrier"].at[slot])
-        new = []
-        for t, total in zip(tiles, totals, strict=True):
-            half = lax.rem(row // ROWS + t, 2)
-            new.append(add_sums(total, _stage_sums(plan, smem, slot, t, half, scales[t], interpret), interpret))
-        later = block + plan.slots
+        new = _multiply_stage(plan, gmem, smem, stage, slot, totals, interpret)
 
-        @pl.when(later < last)
+        @pl.when(stage + plan.slots < last)
         def _refill():
             plgpu.commit_smem()  # the copy engine must not overtake this warpgroup's reads of the stage
-            _start_copies(plan, gmem, smem, row, later, slot)
+            _start_copies(plan, gmem, smem, stage + plan.slots, slot)
 
-        return tuple(new)
+        return new
 
-    zero = plgpu.layout_cast(jnp.zeros((ROWS, plan.m_tile), jnp.float32), plgpu.Layout.WGMMA)
-    turns = lax.div(jnp.maximum(last - first + plan.warpgroups - 1, 0), plan.warpgroups)
-    totals = lax.fori_loop(0, turns, turn, (zero,) * (plan.rows // ROWS))
+    first_tile, last_tile = first // plan.k_stages, (last - 1) // plan.k_stages
+
+    def do_tile(tile: Any, index: Any) -> Any:
+        end = jnp.minimum((tile + 1) * plan.k_stages, last)
+        # Stages mine + i * warpgroups below the end; a warpgroup may have none.
+        next_index = lax.div(jnp.maximum(end - mine + plan.warpgroups - 1, 0), plan.warpgroups)
+        zero = plgpu.layout_cast(jnp.zeros((ROWS, plan.m_tile), jnp.float32), plgpu.Layout.WGMMA)
+        totals = lax.fori_loop(index, next_index, turn, (zero,) * (plan.rows // ROWS))
+        _put_sums(plan, smem, warpgroup, lax.rem(tile - first_tile, 2), totals, sums_gmem.at[tile + cta])
+        return next_index
+
+    lax.fori_loop(first_tile, last_tile + 1, do_tile, jnp.int32(0))
+    plgpu.wait_smem_to_gmem(0)
+
+
+def _multiply_stage(
+    plan: DecodePlan,
+    gmem: dict[str, Any],
+    smem: dict[str, Any],
+    stage: Any,
+    slot: Any,
+    totals: tuple[jax.Array, ...],
+    interpret: bool,
+) -> tuple[jax.Array, ...]:
+    """The totals with the products of a stage added, 64 rows each."""
+    row, block = stage // plan.k_stages * plan.rows, lax.rem(stage, plan.k_stages)
+    tiles = range(plan.rows // ROWS)
+    scales = [_load_group_scales(plan, gmem, row + t * ROWS, block, interpret) for t in tiles]
+    plgpu.barrier_wait(smem["full_barrier"].at[slot])
+    new = []
+    for t, total in zip(tiles, totals, strict=True):
+        half = lax.rem(row // ROWS + t, SCALE_TILE_ROWS // ROWS)
+        new.append(add_sums(total, _stage_sums(plan, smem, slot, t, half, scales[t], interpret), interpret))
+    return tuple(new)
+
+
+def _put_sums(
+    plan: DecodePlan, smem: dict[str, Any], warpgroup: Any, turn: Any, totals: tuple[jax.Array, ...], sums_gmem: Any
+) -> None:
+    """Add up the totals of the warpgroups and start copying them out; rows past M are out of bounds and dropped.
+
+    Two buffers take turns. Nobody is two tiles ahead, because everybody waits for everybody at each tile's end, so the
+    one being read is never written; the copy engine has read its own before the last time but one is forgotten.
+    """
+    sums_smem = smem["sums_smem"].at[turn]
+    plgpu.wait_smem_to_gmem(1, wait_read_only=True)
     for t, total in enumerate(totals):
-        place = smem["sums_smem"].at[warpgroup, :, pl.ds(t * ROWS, ROWS)]
+        place = sums_smem.at[warpgroup, :, pl.ds(t * ROWS, ROWS)]
         place.T[...] = plgpu.layout_cast(total, plgpu.Layout.WGMMA_TRANSPOSED)
     plgpu.commit_smem()
     plgpu.barrier_arrive(smem["done_barrier"])
@@ -153,20 +193,14 @@ def _body(plan: DecodePlan, interpret: bool, gmem: dict[str, Any], sums_gmem: An
 
     @pl.when(warpgroup == 0)
     def _store():
+        load = functools.partial(plgpu.load, layout=plgpu.Layout.WGMMA_TRANSPOSED, optimized=False)
+        for t in range(plan.rows // ROWS):
+            columns = pl.ds(t * ROWS, ROWS)
+            parts = [load(sums_smem.at[i, :, columns].T) for i in range(plan.warpgroups)]
+            sums_smem.at[0, :, columns].T[...] = functools.reduce(jnp.add, parts)
+        plgpu.commit_smem()
         # A traced zero: where M is short of the tile, Pallas would refuse a static slice that the copy engine clips.
-        all_rows = pl.ds(split * 0, plan.m_tile)
-        _store_sums(plan, smem["sums_smem"], sums_gmem.at[split, all_rows, pl.ds(row, plan.rows)])
-
-
-def _store_sums(plan: DecodePlan, sums_smem: Any, sums_gmem: Any) -> None:
-    """Add up what the warpgroups left in shared memory and copy it out; rows past M are out of bounds and dropped."""
-    load = functools.partial(plgpu.load, layout=plgpu.Layout.WGMMA_TRANSPOSED, optimized=False)
-    for t in range(plan.rows // ROWS):
-        parts = [load(sums_smem.at[i, :, pl.ds(t * ROWS, ROWS)].T) for i in range(plan.warpgroups)]
-        sums_smem.at[0, :, pl.ds(t * ROWS, ROWS)].T[...] = functools.reduce(jnp.add, parts)
-    plgpu.commit_smem()
-    plgpu.copy_smem_to_gmem(sums_smem.at[0], sums_gmem)
-    plgpu.wait_smem_to_gmem(0)
+        plgpu.copy_smem_to_gmem(sums_smem.at[0], sums_gmem.at[pl.ds(warpgroup * 0, plan.m_tile), :])
 
 
 def _arrange_x(plan: DecodePlan, x: jax.Array) -> jax.Array:
@@ -200,20 +234,33 @@ def _launch(x: jax.Array, planes: WeightPlanes, plan: DecodePlan, interpret: Any
     """float32 [m, n]: sums of x times codes and group or block scales."""
     kernel = plgpu.kernel(
         functools.partial(_body, plan, interpret is not False),
-        out_type=jax.ShapeDtypeStruct((plan.split_k, plan.m, plan.tiles * plan.rows), jnp.float32),
+        out_type=jax.ShapeDtypeStruct((plan.tiles + plan.blocks - 1, plan.m, plan.rows), jnp.float32),
         scratch_types=plan.scratch(),
-        grid=(plan.tiles, plan.split_k),
-        grid_names=("tile", "split"),
+        grid=(plan.blocks,),
+        grid_names=("block",),
         num_threads=plan.warpgroups,
         thread_name="warpgroup",
         interpret=interpret,
     )
-    return jnp.sum(kernel(_operands(x, planes, plan)), axis=0)[:, : plan.n]
+    segments = kernel(_operands(x, planes, plan))
+    indices, present = plan.segments()
+    parts = jnp.where(present[:, :, None, None], segments[indices], 0)
+    return jnp.sum(parts, axis=1).transpose(1, 0, 2).reshape(plan.m, -1)[:, : plan.n]
 
 
 def run(
-    x: jax.Array, planes: WeightPlanes, *, kind: str, n: int, k: int, out_dtype: Any, config: DecodeConfig,
-    bias: jax.Array | None = None, residual: jax.Array | None = None, activation: str | None = None,
+    x: jax.Array,
+    planes: WeightPlanes,
+    *,
+    kind: str,
+    n: int,
+    k: int,
+    out_dtype: Any,
+    config: StreamConfig,
+    bias: jax.Array | None = None,
+    residual: jax.Array | None = None,
+    activation: str | None = None,
+    sms: int = H100.sms,
     interpret: Any = False,
 ) -> jax.Array:
     """y = x @ W.T, or act(x @ gate.T) * (x @ up.T), plus bias and residual.
@@ -229,12 +276,13 @@ def run(
       bias: [n] added to each row's product, or None.
       residual: [m, n or n / 2] added to the result, or None.
       activation: a name of `ACTIVATIONS` for a gated product, or None.
+      sms: multiprocessors of the device, which with the configuration says how many blocks run at once.
       interpret: False, or the parameters of Pallas' GPU interpreter.
 
     Returns:
       out_dtype [m, n], or [m, n / 2] for a gated product.
     """
-    sums = _launch(x, planes, DecodePlan(x.shape[0], n, k, kind, config), interpret)
+    sums = _launch(x, planes, DecodePlan(x.shape[0], n, k, kind, config, sms), interpret)
     if kind == "fp8":
         sums = sums * lax.bitcast_convert_type(jnp.asarray(planes.scales), jnp.bfloat16).astype(jnp.float32)
     if kind == "nvfp4":
