@@ -18,7 +18,7 @@ from ninfer_jax.cli.options import (
 )
 from ninfer_jax.cli.plan import print_dry_run
 from ninfer_jax.cli.progress import progress_display
-from ninfer_jax.cli.summary import print_report
+from ninfer_jax.cli.summary import print_preflight, print_report
 from ninfer_jax.convert import ConversionReport, Settings, abandon, convert, join
 from ninfer_jax.errors import NinferError
 from ninfer_jax.recipes import Recipe
@@ -136,7 +136,10 @@ def _run(
     grouped: bool,
 ) -> None:
     with progress_display("converting", quiet=quiet or index != 0) as progress:
-        report = _convert(source, out, recipe, replace(settings, progress=progress), dialect, grouped)
+        chosen = replace(settings, progress=progress)
+        if not quiet and index == 0:
+            chosen = replace(chosen, announce=print_preflight)
+        report = _convert(source, out, recipe, chosen, dialect, grouped)
     if index != 0:
         return
     if report_file is not None:

@@ -4,7 +4,20 @@ import click
 
 from ninfer_jax.cli.plan import print_totals
 from ninfer_jax.cli.sizes import human
-from ninfer_jax.convert import ConversionReport
+from ninfer_jax.convert import ConversionReport, Preflight
+
+
+def print_preflight(found: Preflight) -> None:
+    """Print what is known before the first byte is written, on standard error.
+
+    Args:
+        found: from the checks before a conversion.
+    """
+    about = "" if found.seconds is None else f"; about {found.seconds:.0f} s"
+    click.echo(
+        f"{found.objects} objects, {human(found.file_size)} to write, {human(found.free)} free on the disk{about}",
+        err=True,
+    )
 
 
 def print_report(report: ConversionReport) -> None:

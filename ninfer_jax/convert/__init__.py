@@ -8,6 +8,7 @@ from ninfer_jax.convert.engine import convert as convert, execute as execute
 from ninfer_jax.convert.export import Exported as Exported, export_safetensors as export_safetensors
 from ninfer_jax.convert.html import write_html as write_html
 from ninfer_jax.convert.plan import ConversionPlan as ConversionPlan, plan_conversion as plan_conversion
+from ninfer_jax.convert.preflight import Preflight as Preflight
 from ninfer_jax.convert.progress import Progress as Progress, silent as silent
 from ninfer_jax.convert.report import (
     ConversionReport as ConversionReport,

@@ -1,61 +1,74 @@
-"""Checks before the first byte is written: destination, leftovers, free disk, memory; and an estimate of the time.
+"""Checks before the first byte is written: destination, leftovers, free disk; and an estimate of the time.
 
-Source tensors and their shapes were checked when the recipe was resolved. All checks only read, so every process of a
-group makes them and fails alike.
+Source tensors and their shapes were checked when the recipe was resolved, the memory budget when the plan was made
+(`ninfer_jax.convert.budget`). All checks only read, so every process of a group makes them and fails alike.
 """
 
 import os
 import shutil
+import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from ninfer_jax.convert.blocks import Block, needs_whole_matrix
+from ninfer_jax.convert.devices import DeviceMesh
 from ninfer_jax.convert.journal import find_journals
 from ninfer_jax.convert.plan import ConversionPlan
 from ninfer_jax.convert.resume import partial_path
+from ninfer_jax.convert.work import work_for
 from ninfer_jax.errors import ConversionError
 
-RESERVED_BYTES = 640 << 20
-"""Memory of the interpreter, XLA and its compiler, measured with some room: what a budget must hold besides blocks."""
-
-BLOCK_COPIES = 24
-"""Bytes of memory for each source byte of a block: queued copies, planes, and the encoder's binary32 temporaries."""
-
-_SMALLEST_BLOCK = 1 << 18
+ESTIMATED_BLOCKS = 32
+"""Shorter conversions are not estimated: timing a block would take a good part of their time."""
 
 
-def block_bytes_for(memory_budget: int) -> int:
-    """Largest power-of-two block whose work fits in a memory budget.
+class Preflight(NamedTuple):
+    """What is known before the first byte is written.
+
+    Attributes:
+        objects: objects that will be stored.
+        file_size: bytes of the artifact.
+        free: bytes free on the disk of the destination.
+        seconds: estimated time of this process; None for short conversions.
+    """
+
+    objects: int
+    file_size: int
+    free: int
+    seconds: float | None
+
+
+def preflight(plan: ConversionPlan, blocks: Sequence[Block], destination: Path, mesh: DeviceMesh) -> Preflight:
+    """Sum up a plan whose destination has been checked, and estimate the time.
 
     Args:
-        memory_budget: resident memory that the process may use, bytes.
-
-    Raises:
-        ConversionError: the budget cannot hold the interpreter and the smallest block.
+        plan: what will be written.
+        blocks: the blocks of this process.
+        destination: where the artifact will appear.
+        mesh: devices to lay row blocks over.
     """
-    available = (memory_budget - RESERVED_BYTES) // BLOCK_COPIES
-    if available < _SMALLEST_BLOCK:
-        smallest = RESERVED_BYTES + BLOCK_COPIES * _SMALLEST_BLOCK
-        raise ConversionError(
-            f"a memory budget of {memory_budget} bytes is too small; give at least {smallest} bytes "
-            f"({-(-smallest >> 20)} MiB)"
-        )
-    return 1 << (available.bit_length() - 1)
+    free = shutil.disk_usage(destination.parent).free
+    return Preflight(len(plan.specs), plan.artifact.file_size, free, _estimated_seconds(plan, blocks, mesh))
 
 
-def check_budget(plan: ConversionPlan, memory_budget: int) -> None:
-    """Refuse a plan whose largest unit, one row or 128 NVFP4 rows, does not fit in the budget.
-
-    Raises:
-        ConversionError: naming the tensor and the memory it needs.
-    """
-    largest = max(plan.blocks, key=lambda block: block.nbytes, default=None)
-    if largest is None or RESERVED_BYTES + BLOCK_COPIES * largest.nbytes <= memory_budget:
-        return
-    name = plan.specs[largest.position].name
-    needed = RESERVED_BYTES + BLOCK_COPIES * largest.nbytes
-    raise ConversionError(
-        f"tensor {name!r}: its smallest block of rows has {largest.nbytes} source bytes and needs about {needed} bytes "
-        f"of memory; the budget is {memory_budget} bytes"
-    )
+def _estimated_seconds(plan: ConversionPlan, blocks: Sequence[Block], mesh: DeviceMesh) -> float | None:
+    """Time the first block of the object that reads most, which also compiles its program, and scale it up."""
+    totals: dict[int, int] = {}
+    for block in blocks:
+        totals[block.position] = totals.get(block.position, 0) + block.nbytes
+    known = {position: total for position, total in totals.items() if not needs_whole_matrix(plan.specs[position])}
+    if len(blocks) < ESTIMATED_BLOCKS or not known:
+        return None
+    position = max(known, key=lambda candidate: known[candidate])
+    block = next(block for block in blocks if block.position == position)
+    work = work_for(plan.specs[position], mesh, plan.block_bytes)
+    seconds = []
+    for _ in range(2):
+        begun = time.perf_counter()
+        work.collect(block.start, block.stop, work.launch(work.read(block.start, block.stop)))
+        seconds.append(time.perf_counter() - begun)
+    return seconds[-1] / max(1, block.nbytes) * sum(totals.values())
 
 
 def check_destination(plan: ConversionPlan, destination: Path, *, overwrite: bool, resume: bool) -> None:

@@ -4,17 +4,18 @@ Everything here happens before a file is created, so it also serves dry runs and
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from ninfer_jax.convert.blocks import DEFAULT_BLOCK_BYTES
+from ninfer_jax.convert.budget import block_bytes_for, check_budget
 from ninfer_jax.convert.devices import Devices
 from ninfer_jax.convert.journal import FLUSH_SECONDS
 from ninfer_jax.convert.plan import ConversionPlan, plan_conversion
-from ninfer_jax.convert.preflight import block_bytes_for, check_budget
+from ninfer_jax.convert.preflight import Preflight
 from ninfer_jax.convert.progress import Progress, silent
 from ninfer_jax.recipes import Recipe, load_recipe, resolve
 from ninfer_jax.sources import Checkpoint, open_checkpoint
@@ -34,6 +35,7 @@ class Settings:
         hash_sources: compute SHA-256 of the source files for the report.
         devices: devices to lay row blocks over; None takes all local ones.
         progress: called after every block.
+        announce: called once, before the first byte is written.
         flush_seconds: finished blocks are flushed to disk and journalled at least this often; a kill loses no more.
         peer_timeout: seconds without a sign of life after which another process counts as dead.
     """
@@ -45,6 +47,7 @@ class Settings:
     hash_sources: bool = True
     devices: Devices | None = None
     progress: Progress = silent
+    announce: Callable[[Preflight], None] = lambda _: None
     flush_seconds: float = FLUSH_SECONDS
     peer_timeout: float = 30.0
 

@@ -75,16 +75,20 @@ class Pipeline:
         reader = threading.Thread(target=self._guard, args=(state, self._read_all, items), name="reader")
         writer = threading.Thread(target=self._guard, args=(state, self._write_all), name="writer")
         begun = time.perf_counter()
-        reader.start()
-        writer.start()
+        threads = (reader, writer)
         try:
+            for thread in threads:
+                thread.start()
             self._compute_all(state)
-        except BaseException as error:
+            for thread in threads:
+                thread.join()
+        except BaseException as error:  # an interrupt may come at any of these lines
             state.fail(error)
             raise
         finally:
-            reader.join()
-            writer.join()
+            for thread in threads:
+                if thread.ident is not None:
+                    thread.join()
             self.times.wall += time.perf_counter() - begun
         if state.error is not None:
             raise state.error

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ninfer_jax.convert import Settings, convert
-from ninfer_jax.convert.preflight import partial_path
+from ninfer_jax.convert.resume import partial_path
 from ninfer_jax.errors import ConversionError, NinferError, SourceError
 from tests.checkpoints.files import Random, write_checkpoint
 from tests.cli.commands import ROOT, environment

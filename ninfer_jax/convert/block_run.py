@@ -1,0 +1,100 @@
+"""The blocks of one process in one conversion: through the pipeline, into the file, until the artifact is published.
+
+Leaves out opening and keeping files (`ninfer_jax.convert.workspace`) and what an error means
+(`ninfer_jax.convert.engine`).
+"""
+
+from pathlib import Path
+from typing import Any
+
+from ninfer_jax.convert.blocks import Block
+from ninfer_jax.convert.devices import DeviceMesh
+from ninfer_jax.convert.group import Group
+from ninfer_jax.convert.journal import BlockRecord, find_journals, read_journal
+from ninfer_jax.convert.plan import ConversionPlan
+from ninfer_jax.convert.resume import unfinished
+from ninfer_jax.convert.settings import Settings
+from ninfer_jax.convert.stages import Pipeline, StageTimes
+from ninfer_jax.convert.totals import ErrorTotals
+from ninfer_jax.convert.work import Work, work_for
+from ninfer_jax.convert.workspace import Workspace
+
+
+class BlockRun:
+    """The blocks of this process on their way through the pipeline.
+
+    Args:
+        plan: what is converted.
+        workspace: the open files.
+        group: the processes that convert together.
+        settings: progress.
+        mesh: devices to lay row blocks over.
+
+    Attributes:
+        stage_seconds: busy seconds by stage, summed over processes; known after `finish`.
+    """
+
+    def __init__(
+        self, plan: ConversionPlan, workspace: Workspace, group: Group, settings: Settings, mesh: DeviceMesh
+    ) -> None:
+        self.plan = plan
+        self.workspace = workspace
+        self.group = group
+        self.settings = settings
+        self.mesh = mesh
+        self.stage_seconds: dict[str, float] = {}
+        self._work: tuple[int, Work] | None = None
+        owned = plan.owned(group.index, group.count)
+        self._todo = unfinished(owned, workspace.restored)
+        self._total = sum(block.nbytes for block in owned)
+        self._done = self._total - sum(block.nbytes for block in self._todo)
+
+    def convert_blocks(self) -> None:
+        """Read, encode and write every unfinished block of this process."""
+        self.group.watch(Path(self.workspace.writer.partial), self.workspace.journal.touch)
+        pipeline = Pipeline(self._read, self._launch, self._collect, self._write, check=self.group.check)
+        times = pipeline.run(self._todo)
+        self.workspace.journal.end({**vars(times)})
+
+    def finish(self) -> list[BlockRecord]:
+        """Wait for the other processes and publish; the finished blocks of all of them."""
+        self.group.wait_for_all()
+        self.group.barrier("blocks written")
+        journals = [read_journal(path) for path in find_journals(Path(self.workspace.writer.partial))]
+        records = _distinct([*self.workspace.restored, *(record for journal in journals for record in journal.records)])
+        total = StageTimes()
+        for journal in journals:
+            if journal.ended is not None:
+                total.add(StageTimes(**journal.ended))
+        self.stage_seconds = {**vars(total)}
+        self.group.barrier("journals merged")
+        if self.group.index == 0:
+            self.workspace.publish(records)
+        self.group.barrier("published")
+        return records
+
+    def _read(self, block: Block) -> tuple[Work, Any]:
+        if self._work is None or self._work[0] != block.position:
+            spec = self.plan.specs[block.position]
+            self._work = (block.position, work_for(spec, self.mesh, self.plan.block_bytes))
+        work = self._work[1]
+        return work, work.read(block.start, block.stop)
+
+    def _launch(self, block: Block, data: tuple[Work, Any]) -> tuple[Work, Any]:
+        work, host = data
+        return work, work.launch(host)
+
+    def _collect(self, block: Block, launched: tuple[Work, Any]) -> tuple[Any, ErrorTotals]:
+        work, result = launched
+        return work.collect(block.start, block.stop, result)
+
+    def _write(self, block: Block, finished: tuple[Any, ErrorTotals]) -> None:
+        planes, errors = finished
+        self.workspace.write(block, planes, errors)
+        self._done += block.nbytes
+        self.settings.progress(self._done, self._total, self.plan.specs[block.position].name)
+
+
+def _distinct(records: list[BlockRecord]) -> list[BlockRecord]:
+    """Records without repeated rows: a resumed run with another block size may overlap what was finished before."""
+    return list({(record.position, record.start, record.stop): record for record in records}.values())

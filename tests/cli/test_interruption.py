@@ -1,0 +1,72 @@
+"""Ctrl-C and a full disk, as the system delivers them: one line, exit code 1, and the work can be continued."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.checkpoints.files import Random, write_checkpoint
+from tests.cli.commands import environment, run, start
+from tests.convert.samples import sha256
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("interruption")
+    tensors = {"w": Random((3000, 1280), "F32"), "ids": np.arange(500_000, dtype=np.int32)}
+    return write_checkpoint(folder / "model", tensors)
+
+
+def test_ctrl_c_keeps_the_work_and_resume_finishes_it(model: Path, tmp_path: Path):
+    out = tmp_path / "out.ninfer"
+    command = ("convert", model, out, "--recipe", "uniform-q6", "--block-size", "64KiB")
+    process = start(*command)
+    journal = tmp_path / "out.ninfer.partial.journal-0"
+    end = time.monotonic() + 120
+    while not journal.exists() and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert output == ""
+    assert errors.splitlines()[-1] == (
+        "error: interrupted; the finished part is kept in out.ninfer.partial; continue with --resume"
+    )
+    assert "Traceback" not in errors
+    assert not out.exists()
+    again = run(*command)
+    assert again.returncode == 1
+    assert "--resume" in again.stderr
+    done = run(*command, "--resume")
+    assert done.returncode == 0, done.stderr
+    whole = run("convert", model, tmp_path / "whole.ninfer", "--recipe", "uniform-q6", "--quiet")
+    assert whole.returncode == 0
+    assert sha256(out) == sha256(tmp_path / "whole.ninfer")
+    assert {path.name for path in tmp_path.iterdir()} == {"out.ninfer", "whole.ninfer"}
+
+
+def test_a_file_that_cannot_grow_is_one_line_and_leaves_nothing(model: Path, tmp_path: Path):
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+
+    command = [sys.executable, "-m", "ninfer_jax", "convert", model, tmp_path / "out.ninfer", "--recipe", "uniform-q6"]
+    done = subprocess.run(
+        list(map(str, command)),
+        env=environment(),
+        preexec_fn=limit,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error: cannot reserve")
+    assert "Traceback" not in done.stderr
+    assert os.listdir(tmp_path) == []
