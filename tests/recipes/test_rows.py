@@ -88,6 +88,8 @@ def test_gather_reads_runs_together():
 def test_reshape_of_any_rank(shape, step):
     rows = rows_of((5, 6, 4))
     assert_rows(reshape(rows, shape), rows.array.reshape(shape), step)
+    block_elements = min(step, shape[0]) * (120 // shape[0])
+    assert rows.largest <= block_elements // 24 + 2
 
 
 @given(st.permutations(range(3)), st.integers(1, 4))
