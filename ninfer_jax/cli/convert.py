@@ -20,7 +20,7 @@ from ninfer_jax.cli.plan import print_dry_run
 from ninfer_jax.cli.progress import progress_display
 from ninfer_jax.cli.summary import print_preflight, print_report
 from ninfer_jax.convert import ConversionReport, Settings, abandon, convert, join
-from ninfer_jax.errors import NinferError
+from ninfer_jax.errors import ConversionError, NinferError
 from ninfer_jax.recipes import Recipe
 
 
@@ -135,6 +135,8 @@ def _run(
     index: int,
     grouped: bool,
 ) -> None:
+    if report_file is not None and not report_file.parent.is_dir():
+        raise ConversionError(f"the folder {report_file.parent} of the report does not exist; create it first")
     with progress_display("converting", quiet=quiet or index != 0) as progress:
         chosen = replace(settings, progress=progress)
         if not quiet and index == 0:

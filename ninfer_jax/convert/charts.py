@@ -5,6 +5,7 @@ charted (`ninfer_jax.convert.html`).
 """
 
 import io
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 from xml.etree import ElementTree
@@ -78,10 +79,14 @@ def _with_tooltips(svg: bytes, tooltips: dict[str, str]) -> str:
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", _XLINK)
     root = ElementTree.fromstring(svg)
+    # Several charts share a page: only ids that something refers to may stay, and those are unique.
+    used = set(re.findall(r"#([\w-]+)", svg.decode()))
     for element in root.iter():
         tooltip = tooltips.get(element.get("id", ""))
         if tooltip is not None:
             title = ElementTree.Element(f"{{{_SVG}}}title")
             title.text = tooltip
             element.insert(0, title)
+        if element.get("id") not in used:
+            element.attrib.pop("id", None)
     return ElementTree.tostring(root, encoding="unicode")

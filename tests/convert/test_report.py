@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,8 @@ def test_the_page_stands_alone_and_names_every_tensor(sample: Sample, written: P
         assert tensor.name in text
         if tensor.sqnr_db is not None:
             assert f"<title>{tensor.name} ({tensor.format}): {tensor.sqnr_db:.2f} dB" in text
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
     with pytest.raises(ConversionError, match="--force"):
         write_html(written, page)
 
