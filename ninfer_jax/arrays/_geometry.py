@@ -16,6 +16,8 @@ from ninfer_jax.formats import (
 )
 from ninfer_jax.layouts import padded_k
 
+GROUP_NBYTES = 32
+"""Bytes of a group in the base plane, the same in every grouped format."""
 NVFP4_ROWS = 128
 NVFP4_COLUMNS = 64
 
@@ -40,7 +42,7 @@ def lead_axes(planes: Any) -> tuple[int, ...]:
 def physical_columns(planes: Any, spec: QuantizedFormat) -> int:
     """Columns that the planes hold, padding included."""
     if isinstance(spec, GroupedFormat):
-        return planes.scales.shape[-1] * spec.group_size
+        return planes.base.shape[-1] // GROUP_NBYTES * spec.group_size
     return planes.codes.shape[-1] * (2 if isinstance(spec, BlockScaledFormat) else 1)
 
 

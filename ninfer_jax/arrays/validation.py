@@ -4,6 +4,7 @@ Illegal codes and scales are found by `ninfer_jax.codecs.check_words` on the unp
 """
 
 from ninfer_jax.arrays._geometry import (
+    GROUP_NBYTES,
     NVFP4_COLUMNS,
     NVFP4_ROWS,
     column_block,
@@ -41,7 +42,7 @@ def validate(w: QuantizedTensor) -> None:
 
 def _check_rank(w: QuantizedTensor) -> None:
     codes = w.planes[0]
-    if codes is None or len(codes.shape) < 2 or 0 in codes.shape or len(w.planes.scales.shape) < 1:
+    if codes is None or len(codes.shape) < 2 or 0 in codes.shape:
         shape = None if codes is None else list(codes.shape)
         raise LayoutError(f"{w.format}: a code plane of shape {shape}; needed [..., N, row bytes], all positive")
 
@@ -73,7 +74,7 @@ def _expected(w: QuantizedTensor) -> dict[str, _Plane]:
         groups = columns // spec.group_size
         high = {5: 8, 6: 16}.get(spec.bits)
         return {
-            "base": ("uint8", (*lead, n, 32 * groups)),
+            "base": ("uint8", (*lead, n, GROUP_NBYTES * groups)),
             "high": None if high is None else ("uint8", (*lead, n, high * groups)),
             "scales": ("uint16", (*lead, n, groups)),
         }

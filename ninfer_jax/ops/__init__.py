@@ -10,3 +10,4 @@ from ninfer_jax.ops.matmul import (
 )
 from ninfer_jax.ops.registry import Explanation as Explanation, Problem as Problem
 from ninfer_jax.ops.rows import dequantize as dequantize, split as split, take_rows as take_rows
+from ninfer_jax.ops.support import SupportRow as SupportRow, support_table as support_table

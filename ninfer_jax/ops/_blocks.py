@@ -12,14 +12,14 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Float32
 
-from ninfer_jax.formats import BlockScaledFormat, QuantizedFormat
+from ninfer_jax.formats import QuantizedFormat
 from ninfer_jax.ops import _lanes, _rows
 from ninfer_jax.ops._manual import varying_zeros
 
 _CPU_BLOCK_NBYTES = 4 << 20
 _ACCELERATOR_BLOCK_NBYTES = 64 << 20
 _WHOLE_FROM_ROWS = 64
-_TILE_ROWS = 128
+_ROW_STEP = 8
 
 
 def route(m: int, x_dtype: str, platform: str) -> str:
@@ -33,6 +33,7 @@ def route(m: int, x_dtype: str, platform: str) -> str:
 
 def product(x: Float[Array, "m k"], planes: Any, spec: QuantizedFormat, platform: str) -> Float32[Array, "m n"]:
     """`y[m, n] = sum_k x[m, k] * w[n, k]`, accumulated in float32; k may leave out the padding."""
+    planes = _rows.natural(planes)
     x = _rows.pad_columns(x, _rows.columns_of(planes, spec))
     if platform == "cpu" and x.shape[0] == 1:
         y = _lanes.row_product(x[0].astype(jnp.float32), planes, spec)[None]
@@ -45,9 +46,10 @@ def transposed_product(
     dy: Float[Array, "m n"], planes: Any, spec: QuantizedFormat, platform: str
 ) -> Float32[Array, "m columns"]:
     """`dx[m, k] = sum_n dy[m, n] * w[n, k]` over the stored columns, accumulated in float32."""
+    planes = _rows.natural(planes)
     n, columns = dy.shape[1], _rows.columns_of(planes, spec)
     dy = _rows.scale_rows_in(dy.astype(jnp.float32), planes, spec)
-    count = _block_rows(n, columns, planes, spec, platform)
+    count = _block_rows(n, columns, planes, platform)
 
     def step(sums: tuple[Array, ...], start: Any, size: int) -> tuple[Array, ...]:
         parts = _decode(planes, start, size, spec, jnp.dtype(jnp.float32))
@@ -67,7 +69,7 @@ def _by_blocks(x: Array, planes: Any, spec: QuantizedFormat, platform: str) -> A
     dtype = _value_dtype(x.dtype.name, platform)
     x_parts = _rows.split_columns(x.astype(dtype), _rows.part_count(spec))
     whole = platform != "cpu" and x.shape[0] >= _WHOLE_FROM_ROWS
-    count = n if whole else _block_rows(n, columns, planes, spec, platform)
+    count = n if whole else _block_rows(n, columns, planes, platform)
     blocks = n // count
 
     def block(start: Any, size: int) -> Array:
@@ -103,10 +105,11 @@ def _dot(x: Array, values: Array, axis: int) -> Array:
     )
 
 
-def _block_rows(n: int, columns: int, planes: Any, spec: QuantizedFormat, platform: str) -> int:
+def _block_rows(n: int, columns: int, planes: Any, platform: str) -> int:
     """Rows whose float32 values take at most a quarter of the packed weight, and a fixed size."""
     packed = sum(math.prod(p.shape) * p.dtype.itemsize for p in jax.tree.leaves(planes))
     limit = _CPU_BLOCK_NBYTES if platform == "cpu" else _ACCELERATOR_BLOCK_NBYTES
     rows = max(1, min(limit, packed // 4) // (4 * columns))
-    tile = _TILE_ROWS if isinstance(spec, BlockScaledFormat) else min(8, n)
-    return min(n, max(tile, rows // tile * tile))
+    most = min(n, max(_ROW_STEP, rows // _ROW_STEP * _ROW_STEP))
+    # A count that divides N spares the program for a last, smaller block.
+    return next((count for count in range(most, most // 2, -_ROW_STEP) if n % count == 0), most)

@@ -19,7 +19,6 @@ from jax import lax
 from jaxtyping import Array, Float32
 
 from ninfer_jax.formats import BlockScaledFormat, GroupedFormat, QuantizedFormat
-from ninfer_jax.layouts import unswizzle_scales
 from ninfer_jax.ops._words_float import E2M1_UNIT, E4M3_UNIT, binary16_values, e2m1_values, e4m3_values
 
 _BASE_NBYTES = 32
@@ -31,7 +30,7 @@ Term = Callable[[Operands, int], Float32[Array, "n lanes"]]
 
 
 def row_product(x: Float32[Array, " columns"], planes: Any, spec: QuantizedFormat) -> Float32[Array, " n"]:
-    """`y[n] = sum_k x[k] * inner[n, k]` over the stored columns; the outer scale is left to the caller."""
+    """`y[n] = sum_k x[k] * inner[n, k]` over the stored columns of natural planes, without the outer scale."""
     if isinstance(spec, GroupedFormat):
         if spec.bits == 8:
             return _bytes_product(x, planes, spec)
@@ -133,7 +132,7 @@ def _nvfp4_product(x: Array, planes: Any) -> Array:
     unit_groups = 8 if groups % 8 == 0 else 4
     lanes, units = 8 * unit_groups, groups // unit_groups
     even, odd = x[0::2].reshape(units, lanes), x[1::2].reshape(units, lanes)
-    scales = e4m3_values(jnp.asarray(unswizzle_scales(planes.scales))) * (E4M3_UNIT * E2M1_UNIT)
+    scales = e4m3_values(planes.scales) * (E4M3_UNIT * E2M1_UNIT)
 
     def term(operands: Operands, unit: int) -> Array:
         codes, scales, even, odd = operands

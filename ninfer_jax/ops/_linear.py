@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array
 
@@ -77,7 +78,7 @@ def _apply(call: Call, back: Call, x: Array, leaves: tuple[Array, ...]) -> Array
 
 
 def _forward(call: Call, back: Call, x: Array, leaves: tuple[Array, ...]) -> tuple[Array, tuple[Array, ...]]:
-    return _run(call, x, leaves), leaves
+    return _apply(call, back, x, leaves), leaves  # not _run: a second derivative passes through here
 
 
 def _backward(call: Call, back: Call, leaves: tuple[Array, ...], dy: Array) -> tuple[Array, None]:
@@ -94,7 +95,7 @@ def _apply_jit(call: Call, back: Call, x: Array, leaves: tuple[Array, ...]) -> A
 
 def apply(call: Call, x: Array, planes: Any) -> Array:
     """`y = x @ w.T`, or `y = x @ w` where `call.transposed`, for x [M, columns or N] of a float type."""
-    leaves = tuple(jax.tree.leaves(planes))
+    leaves = tuple(jnp.asarray(leaf) for leaf in jax.tree.leaves(planes))
     if not call.transposed:
         x = _partition.pad(x, leaves, call)
     # Made to vary like the weight before the derivative is taken, so that a gradient is added over the manual axes.

@@ -1,4 +1,4 @@
-"""Rows of planes: slices of any two-dimensional planes, and their float32 values without the outer scale.
+"""Rows of planes: slices of two-dimensional planes, and their float32 values without the outer scale.
 
 A weight is `outer * inner`: the outer scale is the row multiplier of FP8 and the divisor of NVFP4, applied to a product
 once instead of to every weight; the grouped formats have none. Whole-row decoding only; see `_lanes` for products that
@@ -24,19 +24,22 @@ from ninfer_jax.ops._words_float import (
 )
 from ninfer_jax.planes import NVFP4Planes
 
-_TILE_ROWS = 128
+
+def natural(planes: Any) -> Any:
+    """The planes with NVFP4 scales [N, K / 16] in natural order, so that rows of every format are one axis."""
+    if isinstance(planes, NVFP4Planes):
+        return planes._replace(scales=jnp.asarray(unswizzle_scales(planes.scales)))
+    return planes
 
 
 def slice_rows(planes: Any, start: Any, count: int) -> Any:
-    """Rows `[start, start + count)`; `start` may be traced and is a multiple of 128 for NVFP4."""
-    if isinstance(planes, NVFP4Planes):
-        tiles = lax.dynamic_slice_in_dim(planes.scales, start // _TILE_ROWS, count // _TILE_ROWS)
-        return NVFP4Planes(lax.dynamic_slice_in_dim(planes.codes, start, count), tiles, planes.divisor)
-    return type(planes)(*(p if p is None else lax.dynamic_slice_in_dim(p, start, count) for p in planes))
+    """Rows `[start, start + count)` of natural planes; `start` may be traced."""
+    rows = [p if p is None or not p.ndim else lax.dynamic_slice_in_dim(p, start, count) for p in planes]
+    return type(planes)(*rows)
 
 
 def inner_parts(planes: Any, spec: QuantizedFormat) -> tuple[Float32[Array, "n columns_over_parts"], ...]:
-    """Values of [N, columns] planes before the outer scale, in parts: part i holds columns i, i + parts, ...
+    """Values of natural [N, columns] planes before the outer scale, in parts: part i holds columns i, i + parts, ...
 
     Columns include padding, whose values are 0. There are as many parts as fields in the byte that has most of them, so
     that no value has to be moved between lanes: x is split the same way instead (`split_columns`).
@@ -45,7 +48,7 @@ def inner_parts(planes: Any, spec: QuantizedFormat) -> tuple[Float32[Array, "n c
         codes, scales = _grouped_codes(planes, spec.bits), binary16_values(planes.scales)
     elif isinstance(spec, BlockScaledFormat):
         codes = e2m1_values(planes.codes)
-        scales = e4m3_values(jnp.asarray(unswizzle_scales(planes.scales))) * (E2M1_UNIT * E4M3_UNIT)
+        scales = e4m3_values(planes.scales) * (E2M1_UNIT * E4M3_UNIT)
     else:
         return (e4m3_values(planes.codes) * E4M3_UNIT,)
     return tuple((_by_groups(c, scales) * scales[..., None]).reshape(c.shape) for c in codes)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from ninfer_jax._typing import AnyArray
 from ninfer_jax.arrays import QuantizedTensor, validate
 from ninfer_jax.errors import LayoutError, UnsupportedError
 from ninfer_jax.ops import _blocks, _partition, _rows
@@ -25,9 +26,9 @@ _MAX_TILE = 128
 
 
 def grouped_matmul(
-    x: Float[Array, "m k"],
+    x: Float[AnyArray, "m k"],
     w: QuantizedTensor,
-    group_sizes: Int[Array, " experts"],
+    group_sizes: Int[AnyArray, " experts"],
     *,
     preferred_element_type: Any = None,
 ) -> Float[Array, "m n"]:
@@ -58,8 +59,8 @@ def grouped_matmul(
     out = jnp.dtype(preferred_element_type or x.dtype).name
     call = Call(w.format, w.k, False, Xla.name, device_of(x).platform, out)
     back = Call(w.format, w.k, True, Xla.name, call.platform, x.dtype.name)
-    leaves = tuple(jax.tree.leaves(w.planes))
-    return _ragged(call, back, _partition.pad(x, leaves, call), leaves, group_sizes)
+    leaves = tuple(jnp.asarray(leaf) for leaf in jax.tree.leaves(w.planes))
+    return _ragged(call, back, _partition.pad(jnp.asarray(x), leaves, call), leaves, jnp.asarray(group_sizes))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -68,7 +69,7 @@ def _ragged(call: Call, back: Call, x: Array, leaves: tuple[Array, ...], group_s
 
 
 def _forward(call: Call, back: Call, x: Array, leaves: tuple[Array, ...], group_sizes: Array) -> Any:
-    return _visit_all(call, x, leaves, group_sizes), (leaves, group_sizes)
+    return _ragged(call, back, x, leaves, group_sizes), (leaves, group_sizes)
 
 
 def _backward(call: Call, back: Call, kept: Any, dy: Array) -> tuple[Array, None, None]:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
+from ninfer_jax._typing import AnyArray
 from ninfer_jax.arrays import QuantizedTensor, validate
 from ninfer_jax.errors import LayoutError, UnsupportedError
 from ninfer_jax.ops import _linear, _partition
@@ -28,7 +29,7 @@ class _Plan(NamedTuple):
 
 
 def matmul(
-    x: Float[Array, "*batch k"],
+    x: Float[AnyArray, "*batch k"],
     w: QuantizedTensor,
     *,
     preferred_element_type: Any = None,
@@ -59,9 +60,9 @@ def matmul(
 
 
 def linear(
-    x: Float[Array, "*batch k"],
+    x: Float[AnyArray, "*batch k"],
     w: QuantizedTensor,
-    bias: Float[Array, " n"] | None = None,
+    bias: Float[AnyArray, " n"] | None = None,
     *,
     preferred_element_type: Any = None,
     implementation: Choice = None,
@@ -80,11 +81,11 @@ def linear(
     if bias is None:
         return matmul(x, w, preferred_element_type=preferred_element_type, implementation=implementation)
     y = matmul(x, w, preferred_element_type=jnp.float32, implementation=implementation)
-    return (y + bias.astype(jnp.float32)).astype(preferred_element_type or x.dtype)
+    return (y + jnp.asarray(bias).astype(jnp.float32)).astype(preferred_element_type or x.dtype)
 
 
 def gated_linear(
-    x: Float[Array, "*batch k"],
+    x: Float[AnyArray, "*batch k"],
     gate_up: QuantizedTensor,
     activation: Callable[[Array], Array] = jax.nn.silu,
     *,

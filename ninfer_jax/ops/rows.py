@@ -5,7 +5,7 @@ Rows stay packed until they are asked for; nothing here multiplies.
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +19,6 @@ from ninfer_jax.errors import LayoutError, UnsupportedError
 from ninfer_jax.formats import BlockScaledFormat, GroupedFormat
 from ninfer_jax.layouts import slice_rows, unpack
 from ninfer_jax.words import NVFP4Words
-
-Mode = Literal["fill", "clip", "wrap"] | None
 
 
 def dequantize(w: QuantizedTensor, dtype: Any = jnp.float32) -> Float[Array, "*lead n k"]:
@@ -42,7 +40,7 @@ def take_rows(
     ids: Int[AnyArray, "*batch"],
     dtype: Any = jnp.float32,
     *,
-    mode: Mode = None,
+    mode: str | None = None,
     fill_value: float | None = None,
 ) -> Float[Array, "*batch k"]:
     """`y[..., k] = w[ids[...], k]`, dequantizing only the rows asked for.
@@ -98,7 +96,7 @@ def _row_block(w: QuantizedTensor, start: int, stop: int) -> QuantizedTensor:
     return QuantizedTensor(slice_rows(w.planes, w.format, start, stop), w.format, w.k)
 
 
-def _resolve(ids: Array, n: int, mode: Mode) -> tuple[Array, Array | None]:
+def _resolve(ids: Array, n: int, mode: str | None) -> tuple[Array, Array | None]:
     """Row numbers in [0, n), and where the fill value belongs."""
     if mode == "clip":
         return jnp.clip(ids, 0, n - 1), None

@@ -1,0 +1,122 @@
+"""Products over eight virtual CPU devices; run as a module by test_sharded with the device count set.
+
+For every format: automatic and explicit axes under jit and `shard_map`, rows and columns split, with gradients. Prints
+one line a case; the compiled programs must hold no collective but the sum over a split of the columns.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from ninfer_jax.arrays import QuantizedTensor, partition_specs, shardings
+from ninfer_jax.errors import LayoutError
+from ninfer_jax.ops import matmul
+from tests.ops.weights import FORMATS, activations, exact, random_weight, relative_l2
+
+COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter")
+SPLITS = {"rows": PartitionSpec("model", None), "columns": PartitionSpec(None, "model")}
+M = 2
+
+
+def mesh_of(kind: AxisType) -> Mesh:
+    """Eight devices along one axis."""
+    return jax.make_mesh((8,), ("model",), axis_types=(kind,))
+
+
+def collectives(text: str | None) -> dict[str, int]:
+    """How many of each collective a compiled program starts."""
+    return {name: len(re.findall(rf" {name}(?:-start)?\(", str(text))) for name in COLLECTIVES}
+
+
+def under_jit(w: QuantizedTensor, kind: AxisType, split: str) -> None:
+    """Sharded arguments: the output's sharding, its values, the collectives, and the gradient."""
+    mesh, spec = mesh_of(kind), SPLITS[split]
+    x = activations(M, w.k)
+    w_sharded = jax.device_put(w, shardings(w, NamedSharding(mesh, spec)))
+    x_sharded = jax.device_put(x, NamedSharding(mesh, PartitionSpec(None, spec[1])))
+    compiled = jax.jit(matmul).lower(x_sharded, w_sharded).compile()
+    y = compiled(x_sharded, w_sharded)
+    assert tuple(y.sharding.spec) + (None,) * (2 - len(y.sharding.spec)) == (None, spec[0])
+    assert relative_l2(np.asarray(y), x @ exact(w).T) <= 1e-5
+    found = collectives(compiled.as_text())
+    assert found == {name: int(name == "all-reduce" and split == "columns") for name in COLLECTIVES}, found
+    if kind == AxisType.Auto:
+        gradient = jax.jit(jax.grad(lambda x, w: jnp.sum(matmul(x, w) ** 2)))(x_sharded, w_sharded)
+        values = exact(w)
+        assert relative_l2(np.asarray(gradient), 2 * (x @ values.T) @ values) <= 1e-5
+
+
+def under_shard_map(w: QuantizedTensor, split: str) -> None:
+    """The caller's own shards: no collective for rows, one psum for columns, written by the caller."""
+    mesh, spec = mesh_of(AxisType.Auto), SPLITS[split]
+
+    def body(x: jax.Array, w: QuantizedTensor) -> jax.Array:
+        y = matmul(x, w)
+        return y if split == "rows" else jax.lax.psum(y, "model")
+
+    specs = (PartitionSpec(None, spec[1]), partition_specs(w, spec))
+    mapped = jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(None, spec[0]))
+    x = activations(M, w.k)
+    y, pull = jax.vjp(jax.jit(lambda x: mapped(x, w)), jnp.asarray(x))
+    values = exact(w)
+    assert relative_l2(np.asarray(y), x @ values.T) <= 1e-5
+    assert relative_l2(np.asarray(pull(y)[0]), (x @ values.T) @ values) <= 1e-5
+
+
+def data_parallel() -> None:
+    """Rows of x split over one axis, rows of the weight over another."""
+    mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    w, x = random_weight("Q4G64_F16S", 64, 128), activations(4, 128)
+    w_sharded = jax.device_put(w, shardings(w, NamedSharding(mesh, PartitionSpec("model"))))
+    x_sharded = jax.device_put(x, NamedSharding(mesh, PartitionSpec("data")))
+    compiled = jax.jit(matmul).lower(x_sharded, w_sharded).compile()
+    y = compiled(x_sharded, w_sharded)
+    assert tuple(y.sharding.spec) == ("data", "model")
+    assert not any(collectives(compiled.as_text()).values())
+    assert relative_l2(np.asarray(y), x @ exact(w).T) <= 1e-5
+
+
+def refusals() -> None:
+    """A split that cuts a block says which counts are possible, before and while compiling."""
+    w = random_weight("Q4G64_F16S", 64, 512)
+    expect(lambda: shardings(w, NamedSharding(mesh_of(AxisType.Auto), SPLITS["columns"])), LayoutError)
+    cut = NamedSharding(mesh_of(AxisType.Auto), SPLITS["columns"])
+    planes = jax.tree.map(lambda leaf: jax.device_put(leaf, cut), w.planes)
+    x = jax.device_put(activations(M, 512), cut)
+    expect(lambda: jax.jit(matmul)(x, QuantizedTensor(planes, w.format, w.k)), Exception)
+    specs = (SPLITS["columns"], partition_specs(w, SPLITS["columns"]))
+    mapped = jax.shard_map(matmul, mesh=cut.mesh, in_specs=specs, out_specs=PartitionSpec())
+    expect(lambda: mapped(activations(M, 512), w), LayoutError)
+
+
+def expect(call: Callable[[], Any], kind: type[Exception]) -> None:
+    """Raise unless the call fails naming the possible shard counts of 512 columns."""
+    with pytest.raises(kind, match="1, 2, 4"):
+        call()
+
+
+def main() -> None:
+    """Run every case."""
+    assert jax.device_count() == 8
+    for format in FORMATS:
+        w = random_weight(format, 1024 if format == "NVFP4" else 64, 512 if format == "NVFP4" else 1024)
+        for split in SPLITS:
+            for kind in (AxisType.Auto, AxisType.Explicit):
+                under_jit(w, kind, split)
+                print(f"{format} jit {kind.name} {split}: right")
+            under_shard_map(w, split)
+            print(f"{format} shard_map {split}: right")
+    data_parallel()
+    print("data and model: right")
+    refusals()
+    print("refusals: right")
+
+
+if __name__ == "__main__":
+    main()
