@@ -20,10 +20,9 @@ _PTXAS = {
     "stack": re.compile(r"(\d+) bytes stack frame"),
 }
 WEIGHTS_PER_HGMMA_THREAD = 8
-UNPACK_OPS = frozenset(
-    ("FADD", "FMUL", "HADD2", "HFMA2", "HMUL2", "I2F", "I2FP", "F2F", "F2FP")
-    + ("IADD3", "IMAD", "LEA", "LOP3", "PRMT", "SGXT", "SHF", "VIADD")
-)
+_FLOAT_OPS = ("FADD", "FMUL", "HADD2", "HFMA2", "HMUL2", "I2F", "I2FP", "F2F", "F2FP")
+_INTEGER_OPS = ("IADD3", "IMAD", "LEA", "LOP3", "PRMT", "SGXT", "SHF", "VIADD")
+UNPACK_OPS = frozenset({*_FLOAT_OPS, *_INTEGER_OPS})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,8 +35,8 @@ _REGISTERS_PER_SM = 65536
 _REGISTERS = MappingProxyType({64: 128, 128: 168})
 #: Seconds from the start of a copy to its arrival under load; bytes a cycle the second level cache gives one SM.
 _LATENCY, _L2_BYTES_PER_CYCLE = 1.0e-6, 24.0
-#: Warpgroups that together keep the schedulers of a multiprocessor busy.
-_BUSY_WARPGROUPS = 4
+#: Warpgroups that together keep the schedulers of a multiprocessor busy; cycles of issue a stage takes on its own.
+_BUSY_WARPGROUPS, _STAGE_CYCLES = 4, 80
 
 
 def swizzle_of(row_bytes: int) -> int:
@@ -231,7 +231,7 @@ def predicted_seconds(
     in_flight = resident / hardware.sms * plan.slots * weight
     memory = stages * weight / min(hardware.memory_bandwidth / hardware.sms, in_flight / _LATENCY)
     cache = stages * (weight + plan.m_tile * plan.block_k * 2) / (_L2_BYTES_PER_CYCLE * hardware.clock_hz)
-    issue = stages * plan.rows * plan.block_k * INSTRUCTIONS[kind] / (128 * hardware.clock_hz)
+    issue = stages * (plan.rows * plan.block_k * INSTRUCTIONS[kind] / 128 + _STAGE_CYCLES) / hardware.clock_hz
     # A warpgroup waits for its own products; it takes several to keep a multiprocessor issuing.
     issue /= min(1.0, resident / hardware.sms * plan.warpgroups / _BUSY_WARPGROUPS)
     sums = 8 * m * plan.rows * (plan.tiles + plan.blocks) / hardware.memory_bandwidth

@@ -4,8 +4,8 @@
 
 W is on the 64 row side of wgmma, x on its 8 or 16 column side. W is cut into stages of `rows` rows and `block_k`
 columns, all stages of a row tile before those of the next, and each of the blocks, as many as run at once, gets an
-equal run of them, so that every multiprocessor streams weights to the end. The warpgroups of a block are alike: each has a
-ring of `stages` stages of its own and takes the block's stages in turn. What each does over time:
+equal run of them, so that every multiprocessor streams weights to the end. The warpgroups of a block are alike: each
+has a ring of `stages` stages of its own and takes the block's stages in turn. What each does over time:
 
     start    start the copies (TMA) of packed codes, high bits and x into its whole ring
     stage    load the group scales of the stage from device memory, ahead of need
