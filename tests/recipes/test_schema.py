@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import ninfer_jax.recipes
 from ninfer_jax.errors import RecipeError
 from ninfer_jax.recipes import BUILTIN_RECIPES, load_recipe
 
@@ -74,7 +75,7 @@ def test_malformed_recipes(tmp_path, text, message):
 
 
 def test_documented_examples_are_recipes(tmp_path):
-    text = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text()
+    text = (Path(ninfer_jax.recipes.__file__).parent / "README.md").read_text()
     examples = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     assert len(examples) == 2
     for example in examples:
