@@ -149,5 +149,5 @@ class QuantizedTensor:
     def __repr__(self) -> str:
         try:
             return f"QuantizedTensor({self.format}, {list(self.shape)}, {self.bits_per_weight:.3f} bits a weight)"
-        except (AttributeError, IndexError, TypeError):  # leaves that are no arrays: axes, shardings, flags
+        except (ArithmeticError, AttributeError, IndexError, TypeError):  # leaves that are no weight: axes, shardings
             return f"QuantizedTensor({self.format}, k={self.k}, planes={self.planes!r})"

@@ -51,7 +51,7 @@ def _check_columns(w: QuantizedTensor) -> None:
     columns, stored, block = physical_columns(w.planes, w.spec), stored_columns(w.spec, w.k), column_block(w.spec)
     if columns == stored:
         return
-    if columns > stored or stored % columns or columns % block or w.k != stored:
+    if not 0 < columns <= stored or stored % columns or columns % block or w.k != stored:
         raise LayoutError(
             f"{w.format} with k = {w.k}: planes of {columns} columns are neither the whole weight ({stored}) nor a"
             f" whole shard of it; a split of the columns may have {_counts(shard_counts(w.format, w.k))} shards"
