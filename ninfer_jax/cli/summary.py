@@ -13,7 +13,7 @@ def print_preflight(found: Preflight) -> None:
     Args:
         found: from the checks before a conversion.
     """
-    about = "" if found.seconds is None else f"; about {found.seconds:.0f} s"
+    about = "" if found.seconds is None else f"; about {max(1, round(found.seconds))} s"
     click.echo(
         f"{found.objects} objects, {human(found.file_size)} to write, {human(found.free)} free on the disk{about}",
         err=True,

@@ -76,10 +76,10 @@ def padded_rows(rows: int, full: int, quantum: int, *, width: int) -> int:
         quantum: row counts are multiples of it.
         width: elements in a row.
     """
-    size = max(-(-full // quantum) * quantum, quantum)
+    smallest = max(1, SMALLEST_ELEMENTS // width)
+    size = -(-max(full, smallest) // quantum) * quantum
     if rows > size:
         return -(-rows // quantum) * quantum
-    least = max(rows, quantum, SMALLEST_ELEMENTS // width)
-    while size // 4 >= least:
+    while size // 4 >= max(rows, quantum, smallest):
         size = -(-(size // 4) // quantum) * quantum
     return size

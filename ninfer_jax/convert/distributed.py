@@ -2,7 +2,8 @@
 
 Barriers are JAX's. That another process stopped is seen in its journal: every process touches its own about once a
 second and writes there why it stops, so the others stop within seconds with a clear error instead of waiting in a
-collective. This module leaves out who owns which block (`ninfer_jax.convert.blocks`).
+collective. Process 0 serves JAX's barriers: when it dies, JAX's runtime ends the others at once, with its own message.
+This module leaves out who owns which block (`ninfer_jax.convert.blocks`).
 """
 
 import os

@@ -149,6 +149,18 @@ def test_a_process_that_dies_stops_the_others_and_the_work_can_be_resumed(
     assert [path.name for path in tmp_path.iterdir()] == ["out.ninfer"]
 
 
+def test_nothing_is_published_when_process_0_dies(tmp_path: Path, launch: Callable[..., Group]):
+    out = tmp_path / "out.ninfer"
+    group = launch(out, 2, "--peer-timeout", "3")
+    wait_until(lambda: all(has_begun(path) for path in journals(out, 2)))
+    os.kill(group[0].pid, signal.SIGKILL)
+    _, errors = group[1].communicate(timeout=240)
+    assert group[1].returncode != 0
+    assert "another task died" in errors or "error: " in errors
+    assert not out.exists()
+    assert partial_path(out).exists()
+
+
 def test_an_error_in_one_process_is_told_by_all(tmp_path: Path, launch: Callable[..., Group]):
     values = np.ones((4000, 200), np.float32)
     values[3999, 7] = np.nan
