@@ -129,7 +129,7 @@ class PrefillConfig:
       block_m: rows of x a block computes at a time, 32, 64, 128 or 256; at most 128 for a gated product.
       block_k: columns of x and W in one stage, 64 or 128.
       stages: stages of the ring that the producer fills ahead of the consumers.
-      consumers: compute warpgroups, 1 or 2.
+      consumers: compute warpgroups, 1, 2 or 3.
       row_blocks: blocks of 64 rows of W a compute warpgroup holds, 1 or 2; a gated product always holds a gate block
         and its up block.
       split_k: blocks that share an output tile, each with its own part of K; their sums are added afterwards.
@@ -146,7 +146,7 @@ class PrefillConfig:
         require_one_of("block_m", self.block_m, (32, 64, 128, 256))
         require_one_of("block_k", self.block_k, (64, 128))
         require_one_of("stages", self.stages, tuple(range(2, 9)))
-        require_one_of("consumers", self.consumers, (1, 2))
+        require_one_of("consumers", self.consumers, (1, 2, 3))
         require_one_of("row_blocks", self.row_blocks, (1, 2))
         if self.split_k < 1:
             raise KernelConfigError(f"split_k={self.split_k} is not allowed: choose 1 or more")

@@ -59,7 +59,7 @@ class Epilogue:
     row_layout: Any = dataclasses.field(default_factory=row_vector_layout)
 
     def operands(self, planes: WeightPlanes, bias: jax.Array | None, padded_rows: int) -> dict[str, jax.Array]:
-        """Row vectors and scalars the epilogue loads, padded so that no tile reads past their end."""
+        """Row vectors and scalars the epilogue loads, padded to where the last block of rows that counts ends."""
         out = {}
         if self.kind == "fp8":
             out["row_scales"] = pad_rows(jnp.asarray(planes.scales), padded_rows)
@@ -96,6 +96,7 @@ class Epilogue:
         return accumulator
 
     def _load_rows(self, vector: Any, row: Any) -> jax.Array:
+        row = jnp.minimum(row, vector.shape[0] - self.rows)  # rows past the end are thrown away
         return plgpu.load(vector.at[pl.ds(row, self.rows)], layout=self.row_layout, optimized=False)
 
 

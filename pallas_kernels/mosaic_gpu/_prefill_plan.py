@@ -51,7 +51,7 @@ class PrefillPlan:
         self.split_k = min(config.split_k, self.k_steps)
         self.steps = -(-self.k_steps // self.split_k)  # of the longest split; copies past K give zeros
         self.tiles = self.m_tiles * self.n_tiles * self.split_k
-        self.padded_rows = n - self.n_out + self.n_tiles * self.rows
+        self.padded_rows = n - self.n_out + -(-self.n_out // ROWS) * ROWS  # where the last 64 rows that count end
         self.out_tokens = min(OUT_TOKENS, config.block_m)
         # Columns of a tile of y: the widest of 128, 64 and 32 bytes that divides n_out, so that y needs no padding.
         widths = [swizzle // self.out_dtype.itemsize for swizzle in (128, 64, 32)]
@@ -131,6 +131,11 @@ def check_config(
             f"block_m={config.block_m} is not allowed for a gated product or with two row blocks, because two "
             "accumulators would not fit in registers: choose 128 or less"
         )
+    if config.consumers == 3 and config.block_m * parts_of(config, gated) > 128:
+        raise KernelConfigError(
+            f"block_m={config.block_m} is not allowed with three consumers, whose registers hold one accumulator of "
+            "128 tokens: choose less, one row block, or two consumers"
+        )
     if kind == "q5" and config.block_k != 128:
         raise KernelConfigError(
             f"block_k={config.block_k} is not allowed for q5, whose high bits are copied 16 bytes a row: choose 128"
@@ -159,7 +164,7 @@ def candidate_configs(
     """
     found = []
     smallest = next((b for b in (32, 64, 128, 256) if b >= m), 256)
-    sizes = itertools.product((32, 64, 128, 256), (64, 128), (1, 2), (1, 2), (1, 2, 4, 8))
+    sizes = itertools.product((32, 64, 128, 256), (64, 128), (1, 2, 3), (1, 2), (1, 2, 4, 8))
     for block_m, block_k, consumers, row_blocks, split_k in sizes:
         if block_m > smallest or (gated and split_k == 1 and row_blocks > 1):
             continue
@@ -211,7 +216,7 @@ def predicted_seconds(
     cache = (
         config.block_m * config.block_k * 2 + plan.parts * plan.part_rows * _packed_bytes(kind, config.block_k)
     ) / (_L2_BYTES_PER_CYCLE)
-    # One consumer cannot unpack while its own wgmma runs; two take turns.
+    # One consumer cannot unpack while its own wgmma runs; more take turns.
     step = max(tensor + issue if config.consumers == 1 else max(tensor, issue), cache)
     waves = -(-plan.tiles // hardware.sms)
     compute = waves * (plan.steps * step + _EPILOGUE_CYCLES) / hardware.clock_hz

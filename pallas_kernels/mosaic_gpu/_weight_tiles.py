@@ -86,8 +86,8 @@ class WeightTiles:
 
         Args:
           planes: the raw planes.
-          padded_rows: rows the last tile ends at; only scales, which are loaded and not copied by the copy engine
-            (whose reads past the end give zeros), need rows there.
+          padded_rows: where the last `ROWS` rows that count end; only scales, which are loaded and not copied by the
+            copy engine (whose reads past the end give zeros), need rows there.
         """
         # The copy engine moves whole tiles of 8 rows and a swizzle's bytes. Only a weight that has no whole number of
         # these (rows, or an FP8 weight's columns) is copied.
@@ -138,11 +138,12 @@ class WeightTiles:
 
     def fetch_scales(self, gmem: dict[str, Any], row: Any, step: Any, interpret: bool) -> tuple[jax.Array, ...]:
         """Scale words of `ROWS` rows from `row` on for K step `step`: a vector a group, of nvfp4 one for 4 groups."""
+        # Rows past the end are computed and thrown away; their scales are those of the last rows.
         if self.kind == "fp8":
             return ()
         if self.kind == "nvfp4":
             blocks = gmem["scales"].shape[0]
-            tile = jnp.minimum(row // 128, blocks - 1)  # rows past the end are computed and thrown away
+            tile = jnp.minimum(row // 128, blocks - 1)
             return tuple(
                 _unpack_tile.load_scale_words(
                     gmem["scales"].at[tile, step * (self.block_k // 64) + j, :, pl.ds(row % 128 // 32, 2)], interpret
@@ -150,6 +151,7 @@ class WeightTiles:
                 for j in range(self.block_k // 64)
             )
         groups = self.block_k // weight_kind(self.kind).group_size
+        row = jnp.minimum(row, gmem["scales"].shape[0] - ROWS)
         return tuple(
             plgpu.load(
                 gmem["scales"].at[pl.ds(row, ROWS), step * groups + g], layout=row_vector_layout(), optimized=False

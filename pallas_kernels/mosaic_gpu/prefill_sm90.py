@@ -1,7 +1,7 @@
 """Prefill on Hopper: y = x @ W.T for M > 16, weights dequantized in registers. Has not run on a GPU.
 
 A block computes tiles of y^T = W x^T, [64 * consumers rows of W, block_m tokens], one after another (a persistent
-grid), with one producer warpgroup and one or two compute warpgroups over a ring of `stages` stages:
+grid), with one producer warpgroup and one to three compute warpgroups over a ring of `stages` stages:
 
     producer     wait until a stage is empty; start the copies of x [block_m, block_k] and of the packed planes
                  [64 * consumers, block_k] into it (TMA, out of bounds gives zeros); on to the next K step, across the
@@ -40,9 +40,9 @@ from pallas_kernels.mosaic_gpu._weight_tiles import CHUNK, ROWS
 from pallas_kernels.planes import WeightPlanes
 from pallas_kernels.tiling import PrefillConfig
 
-#: Registers a thread of the producer keeps and a thread of a consumer asks for where three warpgroups share 65536; two
-#: have enough as they are.
-_PRODUCER_REGISTERS, _CONSUMER_REGISTERS = 40, 232
+#: Registers a thread of the producer keeps, and a thread of a consumer asks for, by the number of consumers: 65536 are
+#: shared by all. A single consumer has enough as it is.
+_PRODUCER_REGISTERS, _CONSUMER_REGISTERS = 40, {2: 232, 3: 152}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,7 +255,7 @@ def _launch(
         @pl.when(wg < consumers)
         def _consumer():
             if consumers > 1:
-                plgpu.set_max_registers(_CONSUMER_REGISTERS, action="increase")
+                plgpu.set_max_registers(_CONSUMER_REGISTERS[consumers], action="increase")
             _consume(block, wg)
 
     kernel = plgpu.kernel(
