@@ -27,7 +27,7 @@ TMEM_COLUMNS = 512
 #: Bytes left free for barriers and the compiler's own use.
 _SMEM_RESERVE = 2048
 #: Instructions a weight of an unpacker's loop, as compiled for sm_100a (`benchmarks.aot`).
-INSTRUCTIONS = {"q4": 3.0, "q5": 4.2, "q6": 4.2, "w8": 3.8, "fp8": 3.2, "nvfp4": 3.2}
+INSTRUCTIONS = {"q4": 3.4, "q5": 4.5, "q6": 4.5, "w8": 4.0, "fp8": 2.9, "nvfp4": 3.6}
 #: Cycles a tile costs outside its K loop, and bytes a multiprocessor gets from the second level cache a cycle.
 _EPILOGUE_CYCLES, _L2_BYTES_PER_CYCLE = 1500.0, 48.0
 #: Seconds a second kernel (the sum over splits) adds.
@@ -59,6 +59,7 @@ class PrefillPlan:
         widths = [swizzle // self.out_dtype.itemsize for swizzle in (128, 64, 32)]
         self.out_tile = next((width for width in widths if self.n_out % width == 0), widths[-1])
         self.accumulators = accumulators(config, gated)
+        self.unpackers = config.consumers
 
     def coordinates(self, tile: Any) -> tuple[Any, Any, Any]:
         """First token, first output row and split of a tile; tiles that follow each other share rows of W."""
@@ -69,8 +70,32 @@ class PrefillPlan:
         """The tensor memory of one accumulator, [128, block_m]."""
         return sums.at[:, pl.ds((index * self.parts + part) * self.config.block_m, self.config.block_m)]
 
-    def scratch(self) -> dict[str, Any]:
+    def copy_stage(self, gmem: dict[str, Any], smem: dict[str, Any], m0: Any, n0: Any, step: Any, slot: Any) -> None:
+        """Start the copies of K step `step` of x from token m0 on and of W from row n0 on into a stage."""
+        config, full = self.config, smem["full"].at[slot]
+        x_gmem = gmem["x"].at[pl.ds(m0, config.block_m), pl.ds(step * config.block_k, config.block_k)]
+        plgpu.copy_gmem_to_smem(x_gmem, smem["x"].at[slot], full)
+        for part in range(self.parts):
+            self.weights.copy(gmem, smem["ring"], n0 + part * self.n_out, step, slot * self.parts + part, full)
+
+    def multiply_stage(
+        self, smem: dict[str, Any], slot: Any, accumulator: Any, accumulate: Any, interpret: bool
+    ) -> None:
+        """Wait for a stage's operand and multiply it with its x, into an accumulator's parts."""
+        del interpret
+        plgpu.barrier_wait(smem["unpacked"].at[slot])
+        for part in range(self.parts):
+            column = (slot * self.parts + part) * self.config.block_k
+            plgpu.tcgen05_mma(
+                self.accumulator(smem["sums"], accumulator, part),
+                smem["operand"].at[:, pl.ds(column, self.config.block_k)],
+                smem["x"].at[slot].T,
+                accumulate=accumulate,
+            )
+
+    def scratch(self, interpret: bool) -> dict[str, Any]:
         """Shared memory, tensor memory and barriers."""
+        del interpret
         config, size = self.config, self.out_dtype.itemsize
         stages, slots = config.stages, config.stages * self.parts
         barrier = lambda count, arrivals=1, tensor=True: plgpu.Barrier(

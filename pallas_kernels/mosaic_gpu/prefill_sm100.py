@@ -10,7 +10,7 @@ are the 128 lanes of tensor memory, which holds the accumulators and the unpacke
                until the stage is full; a thread a row, packed words to bfloat16 times scales, to the stage's place in
                tensor memory; tell the multiplier, and the copier that the packed words were read.
     multiplier (a warp) wait for the stage's operand; accumulate += operand (tensor memory) @ x (shared memory), at
-               block_m columns; its completion empties the stage of x; after the last K step it hands over the accumulator.
+               block_m columns; its completion empties the stage of x; after the last K step it hands the sums over.
     finisher   (a warpgroup) wait for an accumulator; epilogue in float32, transpose through shared memory, copy to y
                (TMA, out of bounds is dropped); give the accumulator back, while the next tile is multiplied into
                another one where tensor memory has room for two.
@@ -55,11 +55,7 @@ def _copy_stages(plan: PrefillPlan, gmem: dict[str, Any], smem: dict[str, Any], 
         def _wait_until_empty():
             plgpu.barrier_wait(smem["empty"].at[slot])
 
-        full = smem["full"].at[slot]
-        x_gmem = gmem["x"].at[pl.ds(m0, config.block_m), pl.ds(k_step * config.block_k, config.block_k)]
-        plgpu.copy_gmem_to_smem(x_gmem, smem["x"].at[slot], full)
-        for part in range(plan.parts):
-            plan.weights.copy(gmem, smem["ring"], n0 + part * plan.n_out, k_step, slot * plan.parts + part, full)
+        plan.copy_stage(gmem, smem, m0, n0, k_step, slot)
 
     lax.fori_loop(0, total, step, None)
     left = jnp.minimum(total, config.stages)
@@ -109,9 +105,8 @@ def _unpack_stages(
     lax.fori_loop(0, turns, step, fetch(wg))
 
 
-def _multiply_stages(plan: PrefillPlan, smem: dict[str, Any], tiles: Any) -> None:
+def _multiply_stages(plan: PrefillPlan, smem: dict[str, Any], tiles: Any, interpret: bool) -> None:
     """The multiplier's part."""
-    config = plan.config
 
     def tile(index, _):
         accumulator = index % plan.accumulators
@@ -121,23 +116,21 @@ def _multiply_stages(plan: PrefillPlan, smem: dict[str, Any], tiles: Any) -> Non
             plgpu.barrier_wait(smem["read"].at[accumulator])
 
         def step(k_step, _):
-            slot = (index * plan.steps + k_step) % config.stages
+            slot = (index * plan.steps + k_step) % plan.config.stages
             plgpu.barrier_wait(smem["full"].at[slot])
-            plgpu.barrier_wait(smem["unpacked"].at[slot])
-            for part in range(plan.parts):
-                column = (slot * plan.parts + part) * config.block_k
-                plgpu.tcgen05_mma(
-                    plan.accumulator(smem["sums"], accumulator, part),
-                    smem["operand"].at[:, pl.ds(column, config.block_k)],
-                    smem["x"].at[slot].T,
-                    accumulate=k_step > 0,
-                )
+            plan.multiply_stage(smem, slot, accumulator, k_step > 0, interpret)
             plgpu.tcgen05_commit_arrive(smem["empty"].at[slot])
 
         lax.fori_loop(0, plan.steps, step, None)
         plgpu.tcgen05_commit_arrive(smem["summed"].at[accumulator])
 
     lax.fori_loop(0, tiles, tile, None)
+    left = jnp.minimum(tiles, plan.accumulators)
+
+    def drain(index, _):
+        plgpu.barrier_wait(smem["read"].at[(tiles - left + index) % plan.accumulators])
+
+    lax.fori_loop(0, left, drain, None)
 
 
 def _finish_tiles(
@@ -151,21 +144,28 @@ def _finish_tiles(
     tiles: Any,
 ) -> None:
     """The finisher's part."""
-    tokens = plan.out_tokens
+    tokens, pieces = plan.out_tokens, plan.config.block_m // plan.out_tokens
 
     def tile(index, _):
         m0, n0, split = plan.coordinates(cta + index * blocks)
         accumulator = index % plan.accumulators
         plgpu.barrier_wait(smem["summed"].at[accumulator])
         rows = [n0 + part * plan.n_out for part in range(plan.parts)]
-        for i in range(plan.config.block_m // tokens):
+        for i in range(pieces):
             columns = pl.ds(i * tokens, tokens)
             sums = [
                 plgpu.async_load_tmem(plan.accumulator(smem["sums"], accumulator, part).at[:, columns])
                 for part in range(plan.parts)
             ]
+            if "token_factors" in gmem:
+                factors = plgpu.load(
+                    gmem["token_factors"].at[pl.ds(m0 + i * tokens, tokens)],
+                    layout=plgpu.Layout.TCGEN05.reduce(0),
+                    optimized=False,
+                )
+                sums = [s * lax.broadcast_in_dim(factors, s.shape, (1,)) for s in sums]
             [block] = epilogue.finish(sums, gmem, rows)
-            out = smem["out"].at[i % OUT_SLOTS]
+            out = smem["out"].at[(index * pieces + i) % OUT_SLOTS]
             plgpu.wait_smem_to_gmem(OUT_SLOTS - 1, wait_read_only=True)
             out.T[...] = plgpu.layout_cast(block.astype(plan.out_dtype), plgpu.Layout.TCGEN05_TRANSPOSED)
             plgpu.commit_smem()
@@ -178,30 +178,37 @@ def _finish_tiles(
     plgpu.wait_smem_to_gmem(0)
 
 
-def _launch(
-    x: jax.Array, planes: WeightPlanes, plan: PrefillPlan, epilogue: Epilogue, bias: jax.Array | None, blocks: int,
-    interpret: Any,
-) -> jax.Array:  # fmt: skip
-    """One kernel: [m, n_out], or [split_k, m, n_out] float32 partial sums."""
-    config, interpreted = plan.config, interpret is not None and interpret is not False
+def launch(
+    plan: PrefillPlan, epilogue: Epilogue, operands: dict[str, jax.Array], blocks: int, interpret: Any
+) -> jax.Array:
+    """One kernel: [m, n_out], or [split_k, m, n_out] float32 partial sums.
+
+    Args:
+      plan: sizes, and how a stage is copied and multiplied.
+      epilogue: what happens to finished sums.
+      operands: the arrays in device memory that plan and epilogue read.
+      blocks: blocks, at most one a multiprocessor.
+      interpret: False, or the parameters of Pallas' GPU interpreter.
+    """
+    interpreted = interpret is not None and interpret is not False
     columns = -(-plan.n_out // plan.out_tile) * plan.out_tile
-    operands = {"x": x, **plan.weights.views(planes, plan.padded_rows)}
-    operands |= epilogue.operands(planes, bias, plan.padded_rows)
     shape = (plan.m, columns) if plan.split_k == 1 else (plan.split_k, plan.m, columns)
 
     def body(gmem, y, smem):
         wg, cta = lax.axis_index("warpgroup"), lax.axis_index("block")
         tiles = (plan.tiles - cta + blocks - 1) // blocks
 
-        @pl.when(wg < config.consumers)
-        def _unpacker():
-            _unpack_stages(plan, gmem, smem, wg, cta, blocks, tiles * plan.steps, interpreted)
+        if plan.unpackers:
 
-        @pl.when(wg == config.consumers)
+            @pl.when(wg < plan.unpackers)
+            def _unpacker():
+                _unpack_stages(plan, gmem, smem, wg, cta, blocks, tiles * plan.steps, interpreted)
+
+        @pl.when(wg == plan.unpackers)
         def _finisher():
             _finish_tiles(plan, epilogue, gmem, y, smem, cta, blocks, tiles)
 
-        @pl.when(wg == config.consumers + 1)
+        @pl.when(wg == plan.unpackers + 1)
         def _copier_and_multiplier():
             @plgpu.warp_map
             def _warps(warp):
@@ -211,15 +218,15 @@ def _launch(
 
                 @pl.when(warp == 1)
                 def _multiplier():
-                    _multiply_stages(plan, smem, tiles)
+                    _multiply_stages(plan, smem, tiles, interpreted)
 
     kernel = plgpu.kernel(
         body,
         out_type=jax.ShapeDtypeStruct(shape, plan.out_dtype),
-        scratch_types=[plan.scratch()],
+        scratch_types=[plan.scratch(interpreted)],
         grid=(blocks,),
         grid_names=("block",),
-        num_threads=config.consumers + 2,
+        num_threads=plan.unpackers + 2,
         thread_name="warpgroup",
         interpret=interpret,
     )
@@ -263,17 +270,19 @@ def run(
     m, gated = x.shape[0], activation is not None
     check_config(config, kind=kind, n=n, k=k, gated=gated, out_bytes=jnp.dtype(out_dtype).itemsize)
     x = jnp.pad(x, ((0, -m % 8), (0, -x.shape[1] % COLUMNS)))  # the copy engine moves whole tiles of 8 rows, 128 bytes
+
+    def start(plan, bias, activation):
+        epilogue = Epilogue(kind, bias is not None, False, activation, LANES, row_layout())
+        operands = {"x": x, **plan.weights.views(planes, plan.padded_rows)}
+        operands |= epilogue.operands(planes, bias, plan.padded_rows)
+        return launch(plan, epilogue, operands, min(plan.tiles, sms), interpret)
+
     if config.split_k > 1:
         plan = PrefillPlan(x.shape[0], n, k, kind, config, False, jnp.float32)
         if plan.split_k > 1:
-            sums = _launch(x, planes, plan, _epilogue(kind), None, min(plan.tiles, sms), interpret)
-            return finish_sums(jnp.sum(sums, axis=0)[:m], bias, activation, residual, out_dtype)
+            sums = jnp.sum(start(plan, None, None), axis=0)
+            return finish_sums(sums[:m], bias, activation, residual, out_dtype)
     # A residual is added in float32, before the one rounding: the kernel leaves that to XLA.
     plan = PrefillPlan(x.shape[0], n, k, kind, config, gated, out_dtype if residual is None else jnp.float32)
-    epilogue = _epilogue(kind, bias is not None, activation)
-    y = _launch(x, planes, plan, epilogue, bias, min(plan.tiles, sms), interpret)[:m]
+    y = start(plan, bias, activation)[:m]
     return y if residual is None else finish_sums(y, None, None, residual, out_dtype)
-
-
-def _epilogue(kind: str, bias: bool = False, activation: str | None = None) -> Epilogue:
-    return Epilogue(kind, bias, False, activation, LANES, row_layout())
