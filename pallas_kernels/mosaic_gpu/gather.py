@@ -18,7 +18,8 @@ from jaxtyping import Array, Float, Int
 from pallas_kernels.planes import WeightPlanes, check_planes
 from pallas_kernels.tiling import weight_kind
 
-_E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+#: E2M1 magnitudes as multiples of 1 and of 1.5: a power of two of one of the two, or zero.
+_ONES, _ONE_AND_HALVES = (0.0, 0.5, 1.0, 0.0, 2.0, 0.0, 4.0, 0.0), (0.0, 0.0, 0.0, 1.0, 0.0, 2.0, 0.0, 4.0)
 
 
 def take_rows(
@@ -74,9 +75,14 @@ def _codes(base: jax.Array, high: jax.Array | None, kind: str) -> jax.Array:
 
 def _take_nvfp4(planes: WeightPlanes, codes: jax.Array, ids: jax.Array) -> jax.Array:
     nibbles = _spread(codes, 4)
-    magnitudes = jnp.asarray(_E2M1, jnp.float32)[nibbles & 7]
     # [tile, block of 4 groups, row % 32, row // 32, group % 4] as stored.
     scales = jnp.asarray(planes.scales)[ids // 128, :, ids % 32, ids % 128 // 32, :].reshape(ids.shape[0], -1)
     scales = lax.bitcast_convert_type(scales, jnp.float8_e4m3fn).astype(jnp.float32)
+    # Two correctly rounded quotients a group; powers of two of them are exact. XLA would turn a division by a broadcast
+    # scalar into a product with its reciprocal, which rounds twice; the barrier keeps it from seeing one.
     divisor = lax.bitcast_convert_type(jnp.asarray(planes.divisor), jnp.float32)
-    return jnp.where(nibbles & 8, -magnitudes, magnitudes) * jnp.repeat(scales, 16, axis=1) / divisor
+    divisors = lax.optimization_barrier(jnp.full(scales.shape, divisor))
+    quotients = (jnp.repeat(numerators / divisors, 16, axis=1) for numerators in (scales, 1.5 * scales))
+    factors = (jnp.asarray(table, jnp.float32)[nibbles & 7] for table in (_ONES, _ONE_AND_HALVES))
+    magnitudes = sum(q * f for q, f in zip(quotients, factors, strict=True))
+    return jnp.where(nibbles & 8, -magnitudes, magnitudes)

@@ -1,0 +1,78 @@
+"""A reader of the few PTX instructions the unpackers emit, in numpy: the text itself is what gets tested.
+
+`install` makes `PtxWords` work on arrays of uint32: its inline assembly is run here instead of being compiled. Written
+from the PTX manual's definitions; bfloat16 arithmetic is float64 arithmetic rounded once, subnormals kept.
+"""
+
+import re
+from types import SimpleNamespace
+
+import ml_dtypes
+import numpy as np
+
+from pallas_kernels.mosaic_gpu import _words
+
+
+def install(monkeypatch) -> None:
+    """Replace MLIR under `PtxWords` for one test."""
+    integer = SimpleNamespace(get_signless=lambda bits: bits)
+    monkeypatch.setattr(_words, "ir", SimpleNamespace(IntegerType=integer))
+    monkeypatch.setattr(_words, "llvm", SimpleNamespace(inline_asm=run))
+
+
+def run(_type, operands, body: str, constraints: str) -> np.ndarray:
+    """The value of $0 after a snippet of PTX."""
+    assert constraints == ",".join(["=r", *["r"] * len(operands)])
+    registers = {f"${i + 1}": np.asarray(v, np.uint32) for i, v in enumerate(operands)}
+    for statement in filter(None, (part.strip() for part in body.strip("{} ").split(";"))):
+        if statement.startswith(".reg"):
+            continue
+        opcode, arguments = statement.split(" ", 1)
+        target, *sources = [a.strip() for a in arguments.split(",")]
+        assert re.fullmatch(r"\$0|[a-z]\w*", target)
+        registers[target] = _OPCODES[opcode](*(_value(s, registers) for s in sources))
+    return registers["$0"]
+
+
+def _value(text: str, registers: dict[str, np.ndarray]) -> np.ndarray:
+    return registers[text] if text in registers else np.uint32(int(text, 0))
+
+
+def _lop3(a, b, c, table):
+    result = np.zeros(np.broadcast_shapes(np.shape(a), np.shape(b), np.shape(c)), np.uint32)
+    for index in range(8):
+        if int(table) >> index & 1:
+            term = [v if index >> bit & 1 else ~v for v, bit in ((a, 2), (b, 1), (c, 0))]
+            result |= term[0] & term[1] & term[2]
+    return result
+
+
+def _prmt(a, b, selector):
+    pool = np.uint64(a) | np.uint64(b) << np.uint64(32)
+    result = np.uint32(0)
+    for i in range(4):
+        choice = np.uint64(selector) >> np.uint64(4 * i) & np.uint64(15)
+        assert np.all(choice < 8)  # no sign replication here
+        byte = (pool >> choice * np.uint64(8) & np.uint64(255)).astype(np.uint32)
+        result = result | byte << np.uint32(8 * i)
+    return result
+
+
+def _pairs(function):
+    def apply(a, b):
+        a, b = np.broadcast_arrays(np.asarray(a, np.uint32), np.asarray(b, np.uint32))
+        halves = [np.ascontiguousarray(v).view(np.uint16).view(ml_dtypes.bfloat16).astype(np.float64) for v in (a, b)]
+        return function(*halves).astype(ml_dtypes.bfloat16).view(np.uint16).view(np.uint32).reshape(a.shape)
+
+    return apply
+
+
+_OPCODES = {
+    "shl.b32": lambda a, n: a << n,
+    "shr.u32": lambda a, n: a >> n,
+    "mov.b32": lambda a: a,
+    "lop3.b32": _lop3,
+    "prmt.b32": _prmt,
+    "sub.bf16x2": _pairs(np.subtract),
+    "mul.bf16x2": _pairs(np.multiply),
+}

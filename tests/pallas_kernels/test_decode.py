@@ -1,0 +1,160 @@
+"""The Hopper decode kernel interpreted, with race detection, against the float64 oracle; its plans, choices and errors.
+
+Each case has more stages a warpgroup than its ring holds. The interpreter fills what was never written with NaN, so a
+sum the kernel misses fails the comparison.
+"""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+if jax.__version_info__ < (0, 11, 2):
+    pytest.skip("the GPU kernels need jax >= 0.11.2", allow_module_level=True)
+
+import jax.experimental.pallas.mosaic_gpu as plgpu
+import jax.numpy as jnp
+
+from benchmarks.cases import WEIGHT_CASES
+from pallas_kernels.errors import KernelConfigError
+from pallas_kernels.hardware import H100
+from pallas_kernels.mosaic_gpu import decode_sm90
+from pallas_kernels.mosaic_gpu._decode_plan import DecodePlan
+from pallas_kernels.tiling import StreamConfig
+from tests.pallas_kernels.weights import check_close, random_weight, random_x, relative_l2
+
+pytestmark = pytest.mark.timeout(180)
+
+# kind, m, n, k, multiprocessors, configuration: tails of M, N and K, tiles shared by blocks, blocks with several tiles,
+# warpgroups without a stage, both column sizes, one and two row blocks.
+CASES = {
+    "q4 tile shared by blocks": ("q4", 1, 64, 1024, 3, StreamConfig(64, 128, 2, 1, 1)),
+    "q4 all tails": ("q4", 3, 75, 1100, 1, StreamConfig(64, 128, 2, 2, 2)),
+    "q4 sixteen tokens": ("q4", 16, 128, 512, 1, StreamConfig(128, 256, 1, 1, 1)),
+    "q5 several tiles a block": ("q5", 8, 200, 384, 1, StreamConfig(64, 128, 2, 1, 1)),
+    "q5 wide rows": ("q5", 9, 130, 512, 1, StreamConfig(64, 512, 1, 1, 1)),
+    "q6 uneven blocks": ("q6", 5, 136, 640, 1, StreamConfig(64, 128, 1, 2, 2)),
+    "q6 fewer rows than a tile": ("q6", 2, 33, 640, 1, StreamConfig(64, 128, 2, 2, 1)),
+    "w8 all tails": ("w8", 11, 100, 700, 1, StreamConfig(64, 128, 3, 1, 1)),
+    "fp8 ragged k": ("fp8", 4, 70, 300, 1, StreamConfig(64, 64, 2, 2, 1)),
+    "fp8 short k": ("fp8", 1, 72, 48, 1, StreamConfig(64, 64, 1, 1, 1)),
+    "nvfp4 both halves of a scale tile": ("nvfp4", 2, 256, 320, 1, StreamConfig(64, 64, 2, 2, 1)),
+    "nvfp4 two row blocks": ("nvfp4", 16, 256, 256, 1, StreamConfig(128, 128, 1, 1, 1)),
+}
+
+
+def run(kind, m, n, k, sms, config, *, out_dtype=jnp.float32, **fused):
+    """The kernel interpreted, and the reference without what is fused."""
+    planes, weight = random_weight(kind, n, k)
+    x = random_x(m, k)
+    y = decode_sm90.run(
+        jnp.asarray(x),
+        planes,
+        kind=kind,
+        n=n,
+        k=k,
+        out_dtype=out_dtype,
+        config=config,
+        sms=sms,
+        interpret=plgpu.InterpretGPUParams(detect_races=True),
+        **fused,
+    )
+    return np.asarray(y), x.astype(np.float64) @ weight.T
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_interpreted_kernel_matches_the_oracle(case, no_races):
+    y, reference = run(*CASES[case])
+    # Codes are exact in bfloat16 and scales multiply float32 sums: only the order of additions is left.
+    assert relative_l2(y, reference) <= 1e-6
+
+
+def test_bfloat16_result_keeps_to_the_criterion(no_races):
+    y, reference = run("w8", 1, 64, 256, 1, StreamConfig(64, 128, 1, 1, 1), out_dtype=jnp.bfloat16)
+    assert y.dtype == jnp.bfloat16
+    check_close(y, reference)
+
+
+def test_gated_product_with_bias_and_residual(no_races):
+    n, rng = 136, np.random.default_rng(3)
+    bias = rng.standard_normal(n).astype(np.float32)
+    residual = rng.standard_normal((4, n // 2)).astype(np.float32)
+    config = StreamConfig(64, 128, 2, 1, 1)
+    y, product = run("q4", 4, n, 256, 1, config, activation="silu", bias=jnp.asarray(bias), residual=residual)
+    gate, up = np.split(product + bias, 2, axis=1)
+    assert relative_l2(y, gate / (1 + np.exp(-gate)) * up + residual) <= 1e-5
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_cases_reuse_their_rings_or_say_why_not(case):
+    kind, m, n, k, sms, config = CASES[case]
+    plan = DecodePlan(m, n, k, kind, config, sms)
+    if case != "fp8 short k":
+        assert plan.stages_in_all > plan.blocks * plan.slots
+
+
+def test_a_missing_fence_is_reported_as_a_race(capfd, monkeypatch):
+    monkeypatch.setattr(plgpu, "commit_smem", lambda: None)
+    try:
+        run("q4", 1, 64, 1024, 1, StreamConfig(64, 128, 1, 1, 1))
+    except jax.errors.JaxRuntimeError as error:
+        assert "RACE DETECTED" in str(error)
+    else:
+        assert "RACE DETECTED" in capfd.readouterr().out
+
+
+def test_segments_cover_each_stage_of_each_tile_once():
+    for n, k, config, sms in itertools.product(
+        (64, 700, 5000), (640, 5120), (StreamConfig(), StreamConfig(128, 128, 4, 1, 1)), (1, 7, 132)
+    ):
+        plan = DecodePlan(1, n, k, "q4", config, sms)
+        written = {}
+        for block in range(plan.blocks):
+            first = block * plan.stages_in_all // plan.blocks
+            last = (block + 1) * plan.stages_in_all // plan.blocks
+            for stage in range(first, last):
+                written.setdefault(stage // plan.k_stages + block, set()).add(stage)
+        indices, present = plan.segments()
+        assert indices.max() < plan.tiles + plan.blocks - 1
+        for tile in range(plan.tiles):
+            stages = [s for index in indices[tile][present[tile]] for s in written[index]]
+            assert sorted(stages) == list(range(tile * plan.k_stages, (tile + 1) * plan.k_stages))
+
+
+@pytest.mark.parametrize("case", WEIGHT_CASES, ids=lambda case: case.name)
+def test_registered_weights_get_a_configuration_that_fits(case):
+    for m in (1, 16):
+        problem = {"kind": case.kind, "m": m, "n": case.n, "k": case.k}
+        config = decode_sm90.heuristic_config(**problem)
+        decode_sm90.check_config(config, **problem)
+        plan = DecodePlan(m, case.n, case.k, case.kind, config)
+        assert plan.block_k == config.block_k
+        assert 1 <= config.blocks_per_sm <= plan.blocks_per_sm(H100)
+        assert config in decode_sm90.candidate_configs(**problem)
+        assert decode_sm90.predicted_seconds(config, **problem) > 0
+
+
+def test_large_weights_are_predicted_to_stream_at_full_bandwidth():
+    seconds = lambda m: decode_sm90.predicted_seconds(
+        decode_sm90.heuristic_config(kind="q4", m=m, n=131072, k=5120), kind="q4", m=m, n=131072, k=5120
+    )
+    floor = H100.memory_seconds(131072 * 5120 * 4.25 / 8)
+    assert floor <= seconds(1) <= floor / 0.9
+    assert seconds(16) <= 1.15 * seconds(1)
+
+
+def test_configuration_that_does_not_fit_is_refused_with_what_to_do():
+    with pytest.raises(KernelConfigError, match=r"shared memory .* needs \d+, and at most \d+ fits: use smaller tiles"):
+        decode_sm90.check_config(StreamConfig(128, 512, 4, 8, 1), kind="w8", m=16, n=4096, k=5120)
+    with pytest.raises(KernelConfigError, match="fewer warpgroups or rows"):
+        decode_sm90.check_config(StreamConfig(128, 128, 4, 1, 1), kind="q4", m=1, n=4096, k=5120)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"rows": 32}, {"block_k": 96}, {"warpgroups": 5}, {"stages": 0}, {"blocks_per_sm": 3}]
+)
+def test_configurations_are_checked_where_they_are_made(fields):
+    [(name, value)] = fields.items()
+    with pytest.raises(KernelConfigError, match=f"{name}={value} is not allowed: choose"):
+        StreamConfig(**fields)
