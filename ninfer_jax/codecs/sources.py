@@ -16,7 +16,7 @@ from ninfer_jax.codecs.grouping import split_groups
 from ninfer_jax.errors import FormatError
 
 INFINITY_WORD = 0x7F800000
-_LANES = 8
+_CHUNK, _LANES = 64, 8  # elements reduced to eight in the first step
 _SOURCE_DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -60,11 +60,12 @@ def magnitude_words(x: jax.Array) -> jax.Array:
 def last_axis_maximum(words: jax.Array) -> jax.Array:
     """`max(words, axis=-1)` of unsigned words in two steps.
 
-    XLA's CPU backend reduces the last axis one element at a time, fifty times slower than it reduces any other one with
-    vector instructions. The barrier keeps it from fusing the two again.
+    XLA's CPU backend reduces the last axis one element at a time, fifty times slower than a short axis before it, which
+    it unrolls and vectorizes. The barrier keeps it from fusing the two again.
     """
-    lanes = jnp.max(split_groups(words, _LANES), axis=-2)
-    return jnp.max(lax.optimization_barrier(lanes), axis=-1)
+    chunk = min(words.shape[-1], _CHUNK)
+    lanes = jnp.max(split_groups(split_groups(words, chunk), _LANES), axis=-2)
+    return jnp.max(lax.optimization_barrier(lanes), axis=(-2, -1))
 
 
 def widen_words(words: jax.Array, dtype: jnp.dtype) -> UInt32[Array, "*shape"]:

@@ -82,11 +82,12 @@ def test_wild_float32(format: str, jit: bool) -> None:
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16], ids=["bf16", "f16"])
 @FORMATS
 def test_every_16_bit_source(format: str, dtype: type) -> None:
-    """Every finite word of the type, alone at the end of a group whose other values are smaller."""
-    words = np.arange(65536, dtype=np.uint16)
+    """Every finite magnitude of the type, at the end of a group whose other values are smaller."""
+    words = np.arange(0x8000, dtype=np.uint16)
+    words |= (words & 1) << 15  # signs in turn
     x = words.view(dtype)
     x = np.where(np.abs(widen(x)) <= np.uint32(LARGEST_AMAX[format]).view(np.float32), x, dtype(0))
-    source = np.zeros((65536, 4), dtype)
+    source = np.zeros((words.size, 4), dtype)
     source[:, 3] = x
     source[:, 0] = (words & 0xFF00).view(dtype)  # a word of the same exponent and fewer bits, finite like the last one
     source[:, 0] = np.where(x == 0, dtype(0), source[:, 0])
