@@ -1,7 +1,6 @@
 """Ctrl-C and a full disk, as the system delivers them: one line, exit code 1, and the work can be continued."""
 
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -51,20 +50,18 @@ def test_ctrl_c_keeps_the_work_and_resume_finishes_it(model: Path, tmp_path: Pat
     assert {path.name for path in tmp_path.iterdir()} == {"out.ninfer", "whole.ninfer"}
 
 
-def test_a_file_that_cannot_grow_is_one_line_and_leaves_nothing(model: Path, tmp_path: Path):
-    def limit() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+_LIMITED = """
+import resource, runpy, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+runpy.run_module("ninfer_jax", run_name="__main__")
+"""
 
-    command = [sys.executable, "-m", "ninfer_jax", "convert", model, tmp_path / "out.ninfer", "--recipe", "uniform-q6"]
+
+def test_a_file_that_cannot_grow_is_one_line_and_leaves_nothing(model: Path, tmp_path: Path):
+    command = [sys.executable, "-c", _LIMITED, "convert", model, tmp_path / "out.ninfer", "--recipe", "uniform-q6"]
     done = subprocess.run(
-        list(map(str, command)),
-        env=environment(),
-        preexec_fn=limit,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+        list(map(str, command)), env=environment(), capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("error: cannot reserve")
