@@ -83,32 +83,34 @@ def run_group(arguments: Sequence[str | Path], count: int, devices: int = 1) -> 
 
 
 def run_with_kills(arguments: Sequence[str | Path], kills: int, longest: float, seed: int = 0) -> tuple[int, Finished]:
-    """Kill the command at random times, resuming it every time; how many kills hit it, and how the last run ended."""
+    """Kill a command at random times and resume it every time; how many kills hit it, and how its last run ended."""
     generator = random.Random(seed)
     hits = 0
     resume: list[str] = []
-    while hits < kills:
+    while True:
         begun = time.perf_counter()
         process = start([*arguments, *resume])
-        try:
-            process.wait(timeout=generator.uniform(0.2, longest))
-        except subprocess.TimeoutExpired:
-            os.kill(process.pid, signal.SIGKILL)
-            hits += 1
-        done = wait_ended(process, begun)
-        if done.code == 0:
+        limit = generator.uniform(0.2, longest) if hits < kills else None
+        if wait_some(process, limit):
+            done = wait(process, begun)
+            if done.code:
+                raise SystemExit(f"resumed after {hits} kills: exit code {done.code}\n{done.errors}")
             return hits, done
-        resume = ["--resume"] if Path(f"{arguments[2]}.partial.journal-0").exists() else []
-        if not resume:
-            Path(f"{arguments[2]}.partial").unlink(missing_ok=True)
-    return hits, run([*arguments, *resume])
+        os.kill(process.pid, signal.SIGKILL)
+        wait(process, begun)
+        hits += 1
+        journal = Path(f"{arguments[2]}.partial.journal-0")
+        resume = ["--resume"] if journal.exists() and b"plan" in journal.read_bytes() else ["--force"]
 
 
-def wait_ended(process: "subprocess.Popen[str]", begun: float) -> Finished:
-    """As `wait`, for a process that may have been waited for already."""
-    code = process.wait()
-    errors = process.stderr.read() if process.stderr else ""
-    return Finished(code, time.perf_counter() - begun, 0, errors)
+def wait_some(process: "subprocess.Popen[str]", seconds: float | None) -> bool:
+    """Wait at most some seconds; whether the process has ended. It is left to be waited for."""
+    end = time.perf_counter() + (seconds if seconds is not None else float("inf"))
+    while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if time.perf_counter() > end:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def sha256(path: Path) -> str:
@@ -199,7 +201,7 @@ def qwen(folder: Path, options: argparse.Namespace) -> None:
     print_run("2 processes", max(group, key=lambda one: one.peak), source, floor, report)
     digests["2 processes"] = sha256(out)
     out.unlink()
-    hits, done = run_with_kills(measured, options.kills or 4, done.seconds * 0.7)
+    hits, done = run_with_kills(measured, options.kills or 4, done.seconds * 0.25)
     print_run(f"after {hits} kills, last run", done, source, floor, report)
     digests[f"after {hits} kills"] = sha256(out)
     for title, digest in digests.items():
@@ -239,7 +241,7 @@ def kills(folder: Path, options: argparse.Namespace) -> None:
     total, rounds, same = 0, 0, True
     while total < (options.kills or 20):
         out.unlink()
-        hits, _ = run_with_kills(command, 5, done.seconds, seed=rounds)
+        hits, _ = run_with_kills(command, 5, done.seconds * 0.5, seed=rounds)
         total, rounds = total + hits, rounds + 1
         same &= sha256(out) == expected
         print(f"{total} kills, {rounds} conversions finished, all equal: {same}", flush=True)

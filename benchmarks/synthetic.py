@@ -31,7 +31,7 @@ def scaled_qwen_config(gigabytes: float) -> dict[str, Any]:
     config = qwen_config(
         head_dim=128,
         hidden_size=hidden,
-        intermediate_size=hidden * 3 + 1024,
+        intermediate_size=hidden * 4,
         linear_key_head_dim=128,
         linear_num_key_heads=8,
         linear_num_value_heads=24,
@@ -39,7 +39,7 @@ def scaled_qwen_config(gigabytes: float) -> dict[str, Any]:
         num_attention_heads=max(1, hidden // 213),
         num_hidden_layers=16,
         num_key_value_heads=2,
-        vocab_size=hidden * 48,
+        vocab_size=hidden * 20,
     )
     config["vision_config"] |= {"depth": 8, "hidden_size": 576, "intermediate_size": 2152, "patch_size": 16}
     return config
