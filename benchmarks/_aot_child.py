@@ -9,6 +9,7 @@ import importlib
 import json
 import re
 import sys
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,7 +18,10 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType, NamedSharding, 
 
 from pallas_kernels.hardware import KNOWN_HARDWARE, Hardware
 
-_HLO_LINE = re.compile(r"^\s*(ROOT )?%?(?P<name>\S+) = \(?(?P<shape>[a-z0-9]+\[[0-9,]*\]).*? (?P<op>[a-z\-]+)\(")
+_HLO_LINE = re.compile(
+    r"^\s*(?P<root>ROOT )?%?(?P<name>\S+) = \(?(?P<shape>[a-z0-9]+\[[0-9,]*\]).*? "
+    r"(?P<op>[a-z\-]+)\(%?(?P<first>[\w.\-]*)"
+)
 _SHAPE = re.compile(r"^(?P<dtype>[a-z]+)(?P<bits>\d*)[a-z0-9]*\[(?P<dims>[0-9,]*)\]$")
 
 
@@ -57,16 +61,17 @@ def _shape_bytes(text: str) -> int:
     return elements * bits // 8
 
 
-def hlo_instructions(text: str) -> list[dict[str, object]]:
-    """Name, opcode, shape and bytes of every instruction of the entry computation of an HLO module."""
+def hlo_instructions(text: str) -> list[dict[str, Any]]:
+    """Name, opcode, shape, bytes of every instruction of an HLO module's entry, and whether it is the result."""
     entry = text[text.index("\nENTRY ") :]
-    found = []
-    for line in entry.splitlines()[1:]:
-        match = _HLO_LINE.match(line)
-        if match is not None:
-            shape = match["shape"]
-            found.append({"name": match["name"], "op": match["op"], "shape": shape, "bytes": _shape_bytes(shape)})
-    return found
+    found, results = [], set()
+    for match in filter(None, map(_HLO_LINE.match, entry.splitlines()[1:])):
+        shape, name = match["shape"], match["name"]
+        found.append({"name": name, "op": match["op"], "shape": shape, "bytes": _shape_bytes(shape)})
+        if match["root"]:
+            # A bit cast of the result is no array of its own.
+            results |= {name, match["first"]} if match["op"] == "bitcast" else {name}
+    return [{**instruction, "result": instruction["name"] in results} for instruction in found]
 
 
 def compile_for(hardware: Hardware, function, arguments) -> str:
@@ -77,7 +82,7 @@ def compile_for(hardware: Hardware, function, arguments) -> str:
     placed = NamedSharding(mesh, PartitionSpec())
     with jax.sharding.use_abstract_mesh(abstract):
         jitted = jax.jit(function, in_shardings=placed, out_shardings=placed)
-        return jitted.trace(*arguments).lower(lowering_platforms=("cuda",)).compile().as_text()
+        return jitted.trace(*arguments).lower(lowering_platforms=("cuda",)).compile().as_text() or ""
 
 
 def main() -> None:

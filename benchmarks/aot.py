@@ -6,6 +6,7 @@ predicts and the time below which no run can be. Needs jax >= 0.11.2 with the CU
 `aot`); nothing is run. `compile_case` is what the tests call. Leaves out timing: that is bench_matmul_gpu's.
 """
 
+import argparse
 import dataclasses
 import functools
 import importlib.util
@@ -21,6 +22,7 @@ from typing import Any
 import jax
 
 from benchmarks import sass
+from benchmarks.cases import WEIGHT_CASES, WeightCase
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 _SMEM = re.compile(r"smem_scratch_bytes=(\d+)")
@@ -53,7 +55,7 @@ class AotReport:
       smem_bytes: shared memory of the kernel that takes most.
       hgmma, tma_loads: instructions in the SASS of all its kernels.
       loops: the main loops of its kernels.
-      hlo: instructions of the optimized module's entry: name, op, shape, bytes.
+      hlo: instructions of the optimized module's entry: name, op, shape, bytes, result.
       sass: the disassembly of each kernel.
     """
 
@@ -79,9 +81,9 @@ class AotReport:
         return max((loop.unpack_per_weight for loop in self.loops), default=float("nan"))
 
     def temporaries(self, at_least: int = 0) -> list[dict[str, Any]]:
-        """Arrays XLA itself writes to memory, of at least so many bytes: neither arguments nor kernel outputs."""
+        """Arrays XLA itself writes to memory, of at least so many bytes: no arguments, kernel outputs or results."""
         free = {"parameter", "bitcast", "custom-call", "tuple", "get-tuple-element", "constant"}
-        return [i for i in self.hlo if i["op"] not in free and i["bytes"] >= at_least]
+        return [i for i in self.hlo if i["op"] not in free and not i["result"] and i["bytes"] >= at_least]
 
 
 def unavailable_reason() -> str | None:
@@ -151,13 +153,14 @@ def _report(dump: pathlib.Path, child: dict[str, Any]) -> AotReport:
     logs = [sass.parse_ptxas(path.read_text()) for path in sorted(dump.glob("*.ptxas"))]
     programs = tuple(path.read_text() for path in sorted(dump.glob("*.sass*")))
     smem = [int(v) for path in dump.glob("*.resources.txt") for v in _SMEM.findall(path.read_text())]
-    if not logs or len(programs) != len(logs):
+    launches = [i for i in child["hlo"] if i["op"] == "custom-call"]
+    if len(programs) != len(logs) or (launches and not logs):
         raise RuntimeError(f"{len(logs)} kernels were compiled and {len(programs)} disassembled: is nvdisasm there?")
     return AotReport(
         kernels=len(logs),
-        registers=max(log["registers"] for log in logs),
-        spill_bytes=max(log["spill_stores"] + log["spill_loads"] for log in logs),
-        stack_bytes=max(log["stack"] for log in logs),
+        registers=max((log["registers"] for log in logs), default=0),
+        spill_bytes=max((log["spill_stores"] + log["spill_loads"] for log in logs), default=0),
+        stack_bytes=max((log["stack"] for log in logs), default=0),
         smem_bytes=max(smem, default=0),
         hgmma=sum(sass.count(program, "HGMMA") for program in programs),
         tma_loads=sum(sass.count(program, "UTMALDG") for program in programs),
@@ -165,3 +168,55 @@ def _report(dump: pathlib.Path, child: dict[str, Any]) -> AotReport:
         hlo=tuple(child["hlo"]),
         sass=programs,
     )
+
+
+#: The weights compiled without --all: one a kind, and the one with a row tail and one with a padded K.
+_SOME = ("27b mlp gate_up", "27b mlp down", "27b head", "27b mtp gate_up", "27b nvfp4 gate_up", "27b fp8 gate_up")
+_TAILS = ("vision fc1", "vision fc2")
+_TOKENS = (1, 16, 1024)
+_HEADER = (
+    f"{'kernel':12} {'kind':5} {'m':>5} {'n':>7} {'k':>6} {'regs':>4} {'spill':>5} {'smem KiB':>8} {'HGMMA':>5} "
+    f"{'TMA':>4} {'instr/w':>7} {'unpack/w':>8} {'XLA KiB':>8} {'bound':>6} {'H100 us':>8} {'H200 us':>8}"
+)
+
+
+def table_row(case: WeightCase, m: int) -> str:
+    """Compile what m tokens of a weight get and put what was made of it on a line.
+
+    XLA KiB is the largest array XLA itself writes, x in the unpacker's order among them.
+    """
+    from pallas_kernels.hardware import H100, H200
+    from pallas_kernels.mosaic_gpu import dispatch
+
+    kernel = dispatch.kernel_for(m)
+    arguments = {"kind": case.kind, "m": m, "n": case.n, "k": case.k}
+    builder = "benchmarks.decode_builder:decode" if kernel == "decode_sm90" else "benchmarks.prefill_builder:prefill"
+    report = compile_case(AotCase(f"{kernel} {case.name} m={m}", builder, arguments))
+    (bound, h100), (_, h200) = (dispatch.lower_bound(**arguments, hardware=hardware) for hardware in (H100, H200))
+    largest = max((i["bytes"] for i in report.temporaries()), default=0)
+    return (
+        f"{kernel:12} {case.kind:5} {m:5} {case.n:7} {case.k:6} {report.registers:4} {report.spill_bytes:5} "
+        f"{report.smem_bytes / 1024:8.0f} {report.hgmma:5} {report.tma_loads:4} {report.per_weight:7.2f} "
+        f"{report.unpack_per_weight:8.2f} {largest / 1024:8.1f} {bound:>6} {h100 * 1e6:8.1f} {h200 * 1e6:8.1f}"
+    )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.aot", description="Compile kernels for an H100.")
+    parser.add_argument("--all", action="store_true", help="every registered weight, not one a kind and the tails")
+    parser.add_argument("--kind", help="only this weight kind")
+    parser.add_argument("--tokens", default=",".join(map(str, _TOKENS)), help="numbers of tokens, comma separated")
+    options = parser.parse_args(arguments)
+    reason = unavailable_reason()
+    if reason is not None:
+        raise SystemExit(f"nothing can be compiled here: {reason}")
+    print(_HEADER, flush=True)
+    for case in WEIGHT_CASES:
+        if (options.all or case.name in (*_SOME, *_TAILS)) and options.kind in (None, case.kind):
+            for m in map(int, options.tokens.split(",")):
+                print(table_row(case, m), flush=True)
+
+
+if __name__ == "__main__":
+    main()

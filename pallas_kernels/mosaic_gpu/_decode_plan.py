@@ -1,6 +1,7 @@
 """Sizes of a decode launch on Hopper, the configurations that fit a device and the choice among them.
 
-    time = max(device memory, level two cache, instruction issue) of an equal share of the stages + filling the rings
+    time = ||device memory, level two cache, instruction issue, one warpgroup's own pace|| of an equal share of the
+           stages + filling the rings
 
 Constants are static counts (instructions and registers, from `benchmarks.aot`) and latencies of the order published for
 the part; nothing here was measured on a GPU. Leaves out the kernel (decode_sm90) and measured tables (autotune).
@@ -32,11 +33,11 @@ INSTRUCTIONS = MappingProxyType({"q4": 2.4, "q5": 3.7, "q6": 3.5, "w8": 3.5, "fp
 _SMEM_RESERVE = 2048
 _REGISTERS_PER_SM = 65536
 #: Registers a thread takes, at most, with 64 rows and with more.
-_REGISTERS = MappingProxyType({64: 128, 128: 168})
+_REGISTERS = MappingProxyType({64: 128, 128: 255})
 #: Seconds from the start of a copy to its arrival under load; bytes a cycle the second level cache gives one SM.
 _LATENCY, _L2_BYTES_PER_CYCLE = 1.0e-6, 24.0
-#: Warpgroups that together keep the schedulers of a multiprocessor busy; cycles of issue a stage takes on its own.
-_BUSY_WARPGROUPS, _STAGE_CYCLES = 4, 80
+#: Cycles of issue a stage takes on its own; cycles a warpgroup waits in it, and for each instruction it depends on.
+_STAGE_CYCLES, _STAGE_WAIT, _CYCLES_EACH = 80, 500, 2.0
 
 
 def swizzle_of(row_bytes: int) -> int:
@@ -187,16 +188,19 @@ def candidate_configs(
       hardware: the device.
     """
     found = {}
-    for rows, block_k, warpgroups, stages in itertools.product((64, 128), (512, 384, 256, 128), (2, 4), (4, 3, 2, 1)):
+    for rows, block_k, warpgroups, stages in itertools.product((64, 128), (512, 384, 256, 128), (2, 4), (4, 3, 2)):
         config = StreamConfig(rows, block_k, warpgroups, stages, 1)
         plan = DecodePlan(m, n, k, kind, config)
         room = plan.blocks_per_sm(hardware)
         if plan.block_k == block_k and room:
-            chosen = dataclasses.replace(config, blocks_per_sm=min(room, 2))
+            # Two blocks fit only where each thread makes do with half the registers; long stages need more.
+            two = room > 1 and warpgroups == 2 and block_k <= 256
+            chosen = dataclasses.replace(config, blocks_per_sm=1 + two)
             found.setdefault(dataclasses.replace(chosen, stages=1), chosen)
     if found:
         return tuple(found.values())
-    return (StreamConfig(block_k=DecodePlan(m, n, k, kind, StreamConfig()).block_k),)
+    # K has no such divisor: small stages, which always fit.
+    return (StreamConfig(block_k=DecodePlan(m, n, k, kind, StreamConfig(block_k=256)).block_k),)
 
 
 def predicted_seconds(
@@ -228,14 +232,17 @@ def predicted_seconds(
     of_a_block = math.ceil(plan.stages_in_all / plan.blocks / plan.warpgroups) * plan.warpgroups
     stages = of_a_block * resident / hardware.sms
     weight = plane_bytes(kind, n, k) / plan.stages_in_all
-    in_flight = resident / hardware.sms * plan.slots * weight
+    # On average half of one stage of each ring is being unpacked and not on its way.
+    in_flight = resident / hardware.sms * plan.warpgroups * (plan.stages - 0.5) * weight
     memory = stages * weight / min(hardware.memory_bandwidth / hardware.sms, in_flight / _LATENCY)
     cache = stages * (weight + plan.m_tile * plan.block_k * 2) / (_L2_BYTES_PER_CYCLE * hardware.clock_hz)
-    issue = stages * (plan.rows * plan.block_k * INSTRUCTIONS[kind] / 128 + _STAGE_CYCLES) / hardware.clock_hz
-    # A warpgroup waits for its own products; it takes several to keep a multiprocessor issuing.
-    issue /= min(1.0, resident / hardware.sms * plan.warpgroups / _BUSY_WARPGROUPS)
+    instructions = plan.rows * plan.block_k * INSTRUCTIONS[kind] / 128
+    issue = stages * (instructions + _STAGE_CYCLES) / hardware.clock_hz
+    # A warpgroup on its own: its instructions depend on each other, and it waits for its copies and products.
+    alone = of_a_block / plan.warpgroups * (_STAGE_WAIT + _CYCLES_EACH * instructions) / hardware.clock_hz
     sums = 8 * m * plan.rows * (plan.tiles + plan.blocks) / hardware.memory_bandwidth
-    return max(memory, cache, issue) + 2 * _LATENCY + sums
+    # Not the largest alone: what is nearly as slow gets in its way.
+    return sum(t**8 for t in (memory, cache, issue, alone)) ** 0.125 + 2 * _LATENCY + sums
 
 
 def heuristic_config(

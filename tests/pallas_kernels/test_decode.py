@@ -4,6 +4,7 @@ Each case has more stages a warpgroup than its ring holds. The interpreter fills
 sum the kernel misses fails the comparison.
 """
 
+import contextlib
 import itertools
 
 import jax
@@ -96,12 +97,15 @@ def test_cases_reuse_their_rings_or_say_why_not(case):
 
 def test_a_missing_fence_is_reported_as_a_race(capfd, monkeypatch):
     monkeypatch.setattr(plgpu, "commit_smem", lambda: None)
-    try:
-        run("q4", 1, 64, 1024, 1, StreamConfig(64, 128, 1, 1, 1))
-    except jax.errors.JaxRuntimeError as error:
-        assert "RACE DETECTED" in str(error)
-    else:
-        assert "RACE DETECTED" in capfd.readouterr().out
+    # Some versions of the interpreter raise what others print.
+    raised = []
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+        try:
+            run("q4", 1, 64, 1024, 1, StreamConfig(64, 128, 1, 1, 1))
+        except jax.errors.JaxRuntimeError as error:
+            raised.append(str(error))
+            raise
+    assert "RACE DETECTED" in capfd.readouterr().out + "".join(raised)
 
 
 def test_segments_cover_each_stage_of_each_tile_once():

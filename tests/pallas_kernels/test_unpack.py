@@ -44,7 +44,7 @@ def every_word(kind: str) -> tuple[WeightPlanes, np.ndarray]:
 
 
 def tiles(kind: str):
-    """Each [64, 64] tile: its codes, its high bits, its scale pairs for JnpWords, its values in the unpacker's order."""
+    """Each [64, 64] tile: its codes, high bits and scale pairs, and its values in the unpacker's order."""
     planes, values = every_word(kind)
     size, high_size = _unpack.tile_bytes(kind), weight_kind(kind).high_bytes
     for row in range(0, ROWS, 64):
@@ -130,7 +130,7 @@ def test_column_order_is_a_permutation_and_keeps_to_a_group(kind):
 
 @pytest.mark.parametrize("kind", WEIGHT_KINDS)
 def test_a_thread_gets_the_columns_wgmma_wants_of_it(kind):
-    """Thread t of a quad gives wgmma columns 8i + 2t and 8i + 2t + 1; they must be among those whose bytes it loaded."""
+    """Thread t of a quad gives wgmma columns 8i + 2t and 8i + 2t + 1: they must be of the bytes it loaded."""
     order = _unpack.column_order(kind)
     per_thread = 64 * weight_kind(kind).code_plane_bits // 8 // 8  # runs of eight bytes in 64 columns
     run = 64 // per_thread

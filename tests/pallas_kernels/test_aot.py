@@ -1,0 +1,85 @@
+"""The decode kernel compiled for an H100 on a machine without one, and the readers of what the compilers say."""
+
+import math
+
+import pytest
+
+from benchmarks import aot, sass
+from pallas_kernels.planes import plane_bytes
+from pallas_kernels.tiling import WEIGHT_KINDS
+
+REASON = aot.unavailable_reason()
+compiles = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+pytestmark = pytest.mark.timeout(300)
+
+#: Instructions that unpack a weight at most, and all of the main loop a weight: what compiles today and a little room.
+UNPACK = {"q4": 2.0, "q5": 4.0, "q6": 4.5, "w8": 3.5, "fp8": 3.5, "nvfp4": 4.0}
+IN_ALL = {"q4": 2.9, "q5": 5.0, "q6": 4.1, "w8": 3.9, "fp8": 3.9, "nvfp4": 4.5}
+N, K = 34816, 5120
+
+SASS = """
+.text.kernel:
+        /*0000*/                   LDC R1, c[0x0][0x28] ;
+.L_x_1:
+        /*0010*/                   LOP3.LUT R2, R3, 0xf, R4, 0x6a, !PT ;
+        /*0020*/                   HGMMA.64x8x16.F32.BF16 R24, R8, gdesc[UR4], R24 ;
+        /*0030*/              @!P0 HADD2.BF16_V2 R5, R2, R6 ;
+        /*0040*/                   NOP ;
+        /*0050*/               @P1 BRA `(.L_x_1) ;
+        /*0060*/                   UTMALDG.3D [UR8], [UR4] ;
+        /*0070*/                   EXIT ;
+.L_x_2:
+        /*0080*/                   BRA `(.L_x_1) ;
+"""
+
+
+def compiled(builder, **arguments):
+    return aot.compile_case(aot.AotCase(f"{builder} {arguments}", f"benchmarks.decode_builder:{builder}", arguments))
+
+
+def check_clean(report, kind, n, k):
+    assert report.kernels == 1
+    assert report.spill_bytes == report.stack_bytes == 0
+    assert report.hgmma > 0
+    assert report.tma_loads > 0
+    assert report.unpack_per_weight <= UNPACK[kind]
+    assert report.per_weight <= IN_ALL[kind]
+    # Planes reach the kernel by bit casts alone; XLA writes x in the unpacker's order and nothing near the weight.
+    assert report.temporaries(at_least=plane_bytes(kind, n, k) // 64) == []
+
+
+@compiles
+@pytest.mark.parametrize("kind", WEIGHT_KINDS)
+def test_decode_compiles_clean_and_reads_the_packed_planes_in_place(kind):
+    check_clean(compiled("decode", kind=kind, m=1, n=N, k=K), kind, N, K)
+
+
+@compiles
+@pytest.mark.parametrize("kind", ["q4", "q6"])
+def test_sixteen_tokens_compile_clean_with_a_gated_epilogue(kind):
+    check_clean(compiled("decode", kind=kind, m=16, n=N, k=K, activation="silu", bias=True), kind, N, K)
+
+
+@compiles
+def test_row_gather_is_one_fusion_that_writes_only_its_result():
+    report = compiled("rows", kind="q6", tokens=64, n=248320, k=2048)
+    assert report.kernels == 0
+    assert report.temporaries() == []
+
+
+def test_ptxas_log_is_read():
+    log = "Used 96 registers, used 2 barriers\n 8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads"
+    assert sass.parse_ptxas(log) == {"registers": 96, "spill_stores": 4, "spill_loads": 12, "stack": 8}
+
+
+def test_main_loop_is_found_and_counted():
+    [loop] = sass.tensor_loops(SASS)
+    assert (loop.start, loop.end, loop.hgmma) == (0x10, 0x50, 1)
+    assert loop.per_weight == 3 / 8  # LOP3, HADD2, BRA; NOP is no work
+    assert loop.unpack_per_weight == 2 / 8
+    assert sass.count(SASS, "UTMALDG") == 1
+
+
+def test_report_without_a_loop_has_no_cost_a_weight():
+    report = aot.AotReport(0, 0, 0, 0, 0, 0, 0, (), (), ())
+    assert math.isnan(report.per_weight)
