@@ -20,10 +20,11 @@ from ninfer_jax.ops import _partition
 from ninfer_jax.ops._manual import vary_like, varying_axes
 from ninfer_jax.ops._partition import Call
 from ninfer_jax.ops.mosaic_gpu import MosaicGpu
+from ninfer_jax.ops.mosaic_w4a4 import MosaicNvfp4W4A4
 from ninfer_jax.ops.registry import Implementation, Problem
 from ninfer_jax.ops.xla import Xla
 
-IMPLEMENTATIONS: Mapping[str, Implementation] = MappingProxyType({i.name: i for i in (MosaicGpu(), Xla())})
+IMPLEMENTATIONS: Mapping[str, Implementation] = MappingProxyType({i.name: i for i in (MosaicGpu(), Xla(), MosaicNvfp4W4A4())})
 """Every implementation by name, in order of preference; always all of them."""
 
 

@@ -1,12 +1,14 @@
-"""The `mosaic_gpu` implementation: the Hopper kernels of `pallas_kernels`, plugged in.
+"""The `mosaic_gpu` implementation: the GPU kernels of `pallas_kernels`, plugged in.
 
 Always registered. Where the kernels cannot run (another device, an older jax, a shape or dtype they do not take), it
 says why; nothing is imported before a GPU is there. Gradients and sharded partial sums are float32 products of `xla`.
 """
 
 import importlib
+from functools import partial
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
@@ -24,14 +26,14 @@ KINDS = {
 
 
 class MosaicGpu(Implementation):
-    """Weights unpacked in registers, on Hopper."""
+    """Weights unpacked on the way to the tensor cores, on the GPUs that the kernels are written for."""
 
     name: ClassVar[str] = "mosaic_gpu"
 
     def supports(self, problem: Problem, device: Device) -> str | None:
         """What the kernels themselves answer, on a GPU."""
         if device.platform not in ("gpu", "cuda"):
-            return f"needs an NVIDIA GPU of compute capability 9.0, the device is {device_text(device)}"
+            return f"needs an NVIDIA GPU, the device is {device_text(device)}"
         try:
             kernels = _kernels()
         except ImportError as error:
@@ -48,18 +50,22 @@ class MosaicGpu(Implementation):
 
     def describe(self, problem: Problem, device: Device) -> str:
         """The kernel and configuration that the kernels' own explanation names."""
-        return f"pallas_kernels, {problem.regime} kernel of kind {KINDS[problem.format]}"
+        out_dtype = jnp.dtype(problem.out_dtype)
+        return str(
+            _kernels().explain(kind=KINDS[problem.format], m=problem.m, n=problem.n, k=problem.k, out_dtype=out_dtype)
+        )
 
     def product(self, x: Array, planes: Any, problem: Problem, platform: str) -> Array:
         """`y[m, n] = sum_k x[m, k] * w[n, k]` by a kernel, float32 accumulators."""
-        return _kernels().matmul(
-            x[:, : problem.k],
-            kernel_planes(planes),
+        kernel = partial(
+            _kernels().matmul,
             kind=KINDS[problem.format],
             n=problem.n,
             k=problem.k,
             out_dtype=jnp.dtype(problem.out_dtype),
         )
+        # A program of its own: it keeps its constants to itself, and a partitioned function may have none.
+        return jax.jit(kernel)(x[:, : problem.k], kernel_planes(planes))
 
 
 def _kernels() -> Any:

@@ -46,9 +46,15 @@ class Problem:
 
 
 class Implementation(ABC):
-    """One way to compute the product; stateless."""
+    """One way to compute the product; stateless.
+
+    Attributes:
+        name: what it is asked for by.
+        by_name_only: whether it is left out unless it is named, because its results answer to another criterion.
+    """
 
     name: ClassVar[str]
+    by_name_only: ClassVar[bool] = False
 
     @abstractmethod
     def supports(self, problem: Problem, device: Device) -> str | None:
@@ -100,12 +106,13 @@ def choose(
         implementations: registered ones by name, in order of preference.
         problem: the product.
         device: where it is to run.
-        choice: None for all, one name, or a sequence of names in order of preference.
+        choice: None for all that need not be named, one name, or a sequence of names in order of preference.
 
     Raises:
         UnsupportedError: for an unknown name, or where none of those asked for can run; with every reason.
     """
-    names = list(implementations) if choice is None else [choice] if isinstance(choice, str) else list(choice)
+    unnamed = [name for name, implementation in implementations.items() if not implementation.by_name_only]
+    names = unnamed if choice is None else [choice] if isinstance(choice, str) else list(choice)
     rejected: dict[str, str] = {}
     for name in names:
         if name not in implementations:
