@@ -1,4 +1,4 @@
-"""The Blackwell kernels as functions to compile ahead of time: what `benchmarks.aot` and its tests hand to the compiler.
+"""The Blackwell kernels as functions to compile ahead of time: what `benchmarks.aot` and tests hand to the compiler.
 
 Leaves out compiling (aot) and the shapes of the registered models (cases).
 """

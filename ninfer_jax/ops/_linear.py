@@ -24,7 +24,9 @@ from ninfer_jax.ops.mosaic_w4a4 import MosaicNvfp4W4A4
 from ninfer_jax.ops.registry import Implementation, Problem
 from ninfer_jax.ops.xla import Xla
 
-IMPLEMENTATIONS: Mapping[str, Implementation] = MappingProxyType({i.name: i for i in (MosaicGpu(), Xla(), MosaicNvfp4W4A4())})
+IMPLEMENTATIONS: Mapping[str, Implementation] = MappingProxyType(
+    {i.name: i for i in (MosaicGpu(), Xla(), MosaicNvfp4W4A4())}
+)
 """Every implementation by name, in order of preference; always all of them."""
 
 

@@ -7,8 +7,10 @@ encoder (pallas_kernels.mosaic_gpu.nvfp4_w4a4).
 """
 
 import importlib
+from functools import partial
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
@@ -45,13 +47,9 @@ class MosaicNvfp4W4A4(Implementation):
 
     def product(self, x: Array, planes: Any, problem: Problem, platform: str) -> Array:
         """`y[m, n] = sum_k q(x)[m, k] * w[n, k]` by the kernel, float32 accumulators."""
-        return _kernel().matmul(
-            x[:, : problem.k],
-            kernel_planes(planes),
-            n=problem.n,
-            k=problem.k,
-            out_dtype=jnp.dtype(problem.out_dtype),
-        )
+        kernel = partial(_kernel().matmul, n=problem.n, k=problem.k, out_dtype=jnp.dtype(problem.out_dtype))
+        # A program of its own: it keeps its constants to itself, and a partitioned function may have none.
+        return jax.jit(kernel)(x[:, : problem.k], kernel_planes(planes))
 
 
 def _kernel() -> Any:

@@ -30,6 +30,8 @@ _SMEM_RESERVE = 2048
 INSTRUCTIONS = {"q4": 3.4, "q5": 4.5, "q6": 4.5, "w8": 4.0, "fp8": 2.9, "nvfp4": 3.6}
 #: Cycles a tile costs outside its K loop, and bytes a multiprocessor gets from the second level cache a cycle.
 _EPILOGUE_CYCLES, _L2_BYTES_PER_CYCLE = 1500.0, 48.0
+#: Cycles an unpacker waits a stage.
+_WAIT_CYCLES = 300.0
 #: Seconds a second kernel (the sum over splits) adds.
 _EXTRA_LAUNCH = 3e-6
 
@@ -228,8 +230,9 @@ def predicted_seconds(
     weights = plan.parts * LANES * config.block_k
     flops_per_cycle = hardware.bf16_flops / (hardware.sms * hardware.clock_hz)
     tensor = 2.0 * weights * config.block_m / flops_per_cycle
-    # A warpgroup alone issues one instruction a scheduler every other cycle at best.
-    issue = weights * INSTRUCTIONS[kind] / 128 * (2.0 if config.consumers == 1 else 1.0)
+    # A scheduler has a warp of each unpacker; one alone issues every other cycle, and waits at barriers.
+    cycles = weights * INSTRUCTIONS[kind] / 128
+    issue = max(cycles, (2.0 * cycles + _WAIT_CYCLES) / config.consumers)
     packed = plan.parts * plan.weights.stage_bytes
     cache = (config.block_m * config.block_k * 2 + packed) / _L2_BYTES_PER_CYCLE
     # A ring of few stages waits for memory: about 1000 cycles from a stage's release to its refill.

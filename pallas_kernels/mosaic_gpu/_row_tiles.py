@@ -29,12 +29,12 @@ from pallas_kernels.planes import WeightPlanes
 from pallas_kernels.tiling import weight_kind
 
 
-def tile_transforms(row_bytes: int, element_bytes: int) -> tuple[Any, ...]:
+def tile_transforms(row_bytes: int, element_bytes: float) -> tuple[Any, ...]:
     """The transforms of a shared memory tile with rows of that many bytes: the widest swizzle that divides them."""
     swizzle = next((s for s in (128, 64, 32) if row_bytes % s == 0), 0)
     if not swizzle:
         return ()
-    return (plgpu.TilingTransform((8, swizzle // element_bytes)), plgpu.SwizzleTransform(swizzle))
+    return (plgpu.TilingTransform((8, int(swizzle / element_bytes))), plgpu.SwizzleTransform(swizzle))
 
 
 @dataclasses.dataclass(frozen=True)

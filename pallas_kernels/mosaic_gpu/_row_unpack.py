@@ -177,7 +177,7 @@ def unpack_rows(
         arg_types=tuple(layouts),
         return_type=plgpu.ShapeDtypeStruct((LANES, units * COLUMNS), jnp.bfloat16, operand_layout()),
     )
-    def emit(ctx: Any, *fragments: mgpu.FragmentedArray) -> mgpu.FragmentedArray:
+    def emit(ctx: Any, *fragments: Any) -> Any:
         words = [[w for register in f.registers.flat for w in _as_words(register)] for f in fragments]
         further = words[1] if high is not None else []
         scale_words = [w for fragment in words[len(words) - len(scales) :] for w in fragment]

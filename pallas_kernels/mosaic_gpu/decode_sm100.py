@@ -17,11 +17,11 @@ memory of its own, and every `warpgroups`-th K stage is its to do. What each doe
 While a warpgroup waits for the tensor cores another one unpacks. NVFP4's block scales go into the bfloat16 operand,
 exactly. Float32 sums [split_k, N, 16] go back to XLA, which adds, transposes, casts and applies what scales whole rows,
 in one fusion. Rows and columns past the end of W are zeros that the copy engine puts there, and sums past the end are
-dropped by it. Leaves out M > 16 (prefill_sm100). Source: gpu-kernels, ops-and-criteria.
+dropped by it. Sizes and configurations are _decode_plan_sm100's. Leaves out M > 16
+(prefill_sm100). Source: gpu-kernels, ops-and-criteria.
 """
 
 import functools
-import itertools
 from typing import Any
 
 import jax
@@ -30,68 +30,35 @@ import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 from jax import lax
 
-from pallas_kernels.errors import KernelConfigError
-from pallas_kernels.hardware import B200, Hardware
+from pallas_kernels.mosaic_gpu._decode_plan_sm100 import (
+    INSTRUCTIONS as INSTRUCTIONS,
+    MAX_M as MAX_M,
+    DecodePlan,
+    candidate_configs as candidate_configs,
+    check_config as check_config,
+    heuristic_config as heuristic_config,
+    sums_layout,
+)
 from pallas_kernels.mosaic_gpu._epilogue import finish_sums
-from pallas_kernels.mosaic_gpu._prefill_plan_sm100 import INSTRUCTIONS, TMEM_COLUMNS
-from pallas_kernels.mosaic_gpu._row_tiles import RowTiles, tile_transforms
 from pallas_kernels.mosaic_gpu._row_unpack import LANES
-from pallas_kernels.planes import WeightPlanes, plane_bytes
-from pallas_kernels.tiling import DecodeConfig, require_fits, weight_kind
-
-MAX_M = 16
-#: Bytes left free for barriers and the compiler's own use.
-_SMEM_RESERVE = 2048
-#: Seconds from a copy's start to its data, and seconds of a launch before its first and after its last stage.
-_LATENCY, _RAMP = 0.9e-6, 2.5e-6
+from pallas_kernels.planes import WeightPlanes
+from pallas_kernels.tiling import DecodeConfig
 
 
-def _sums_layout() -> Any:
-    """Layout of [128, 16] float32: a thread has its row, as tensor memory has it."""
-    return plgpu.Layout.TCGEN05_TMEM_NATIVE
-
-
-class _Plan:
-    """Sizes of one launch. All static."""
-
-    def __init__(self, n: int, k: int, kind: str, config: DecodeConfig):
-        self.n, self.config = n, config
-        self.weights = RowTiles(kind, k, config.block_k)
-        self.blocks = self.weights.k_steps
-        self.split_k = min(config.split_k, self.blocks)
-        self.tiles = -(-n // LANES)
-        # Columns one multiply sums before their scale is applied, which is also how wide x is swizzled.
-        self.sum_columns = min(self.weights.group_size, 64) if self.weights.grouped else config.block_k
-        self.sums = config.block_k // self.sum_columns
-
-    def scratch(self) -> dict[str, Any]:
-        """Shared memory, tensor memory and barriers."""
-        config, slots = self.config, self.config.warpgroups * self.config.stages
-        swizzle = min(self.sum_columns, 64) * 2
-        return {
-            "x": plgpu.SMEM((slots, MAX_M, config.block_k), jnp.bfloat16, transforms=tile_transforms(swizzle, 2)),
-            "ring": self.weights.scratch(slots),
-            "totals": plgpu.SMEM((config.warpgroups, LANES, MAX_M), jnp.float32),
-            "operand": plgpu.TMEM((LANES, config.warpgroups * config.block_k), jnp.bfloat16, packed=True),
-            "sums": plgpu.TMEM((LANES, config.warpgroups * self.sums * MAX_M), jnp.float32),
-            "full": plgpu.Barrier(num_arrivals=1 + self.weights.copies, num_barriers=slots),
-            "summed": plgpu.Barrier(num_barriers=config.warpgroups, orders_tensor_core=True),
-            "done": plgpu.Barrier(num_arrivals=config.warpgroups),
-        }
-
-
-def _start_copies(plan: _Plan, gmem: dict[str, Any], smem: dict[str, Any], row: Any, block: Any, slot: Any) -> None:
+def _start_copies(
+    plan: DecodePlan, gmem: dict[str, Any], smem: dict[str, Any], row: Any, block: Any, slot: Any
+) -> None:
     """Start filling a stage with K stage `block`, for the 128 rows from `row` on."""
     full, block_k = smem["full"].at[slot], plan.config.block_k
     plan.weights.copy(gmem, smem["ring"], row, block, slot, full)
     plgpu.copy_gmem_to_smem(gmem["x"].at[:, pl.ds(block * block_k, block_k)], smem["x"].at[slot], full)
 
 
-def _load_scales(plan: _Plan, gmem: dict[str, Any], row: Any, block: Any) -> list[jax.Array]:
+def _load_scales(plan: DecodePlan, gmem: dict[str, Any], row: Any, block: Any) -> list[jax.Array]:
     """float32 [128] of each group of K stage `block`; empty where sums are not scaled here."""
     if not plan.weights.grouped:
         return []
-    layout = _sums_layout().reduce(1)
+    layout = sums_layout().reduce(1)
     scales = []
     for g in range(plan.sums):
         words_gmem = gmem["scales"].at[pl.ds(row, LANES), block * plan.sums + g]
@@ -101,7 +68,13 @@ def _load_scales(plan: _Plan, gmem: dict[str, Any], row: Any, block: Any) -> lis
 
 
 def _add_products(
-    plan: _Plan, smem: dict[str, Any], wg: Any, slot: Any, scales: list[jax.Array], total: jax.Array, interpret: bool
+    plan: DecodePlan,
+    smem: dict[str, Any],
+    wg: Any,
+    slot: Any,
+    scales: list[jax.Array],
+    total: jax.Array,
+    interpret: bool,
 ) -> jax.Array:
     """total + the scaled products of one full stage, float32 [128, 16]."""
     config, columns = plan.config, plan.sum_columns
@@ -119,13 +92,13 @@ def _add_products(
     plgpu.tcgen05_commit_arrive(smem["summed"].at[wg])
     plgpu.barrier_wait(smem["summed"].at[wg])
     for g, part in enumerate(parts):
-        product = plgpu.async_load_tmem(part, layout=_sums_layout())
+        product = plgpu.async_load_tmem(part, layout=sums_layout())
         total = total + (product * lax.broadcast_in_dim(scales[g], product.shape, (0,)) if scales else product)
     plgpu.wait_load_tmem()
-    return plgpu.layout_cast(total, _sums_layout())
+    return plgpu.layout_cast(total, sums_layout())
 
 
-def _body(plan: _Plan, interpret: bool, gmem: dict[str, Any], sums_gmem: Any, smem: dict[str, Any]) -> None:
+def _body(plan: DecodePlan, interpret: bool, gmem: dict[str, Any], sums_gmem: Any, smem: dict[str, Any]) -> None:
     """The kernel: one warpgroup of one block."""
     config, wg = plan.config, lax.axis_index("warpgroup")
     row, split = lax.axis_index("tile") * LANES, lax.axis_index("split")
@@ -153,7 +126,7 @@ def _body(plan: _Plan, interpret: bool, gmem: dict[str, Any], sums_gmem: Any, sm
 
         return total
 
-    zero = plgpu.layout_cast(jnp.zeros((LANES, MAX_M), jnp.float32), _sums_layout())
+    zero = plgpu.layout_cast(jnp.zeros((LANES, MAX_M), jnp.float32), sums_layout())
     turns = lax.div(jnp.maximum(last - first + config.warpgroups - 1, 0), config.warpgroups)
     smem["totals"].at[wg][...] = lax.fori_loop(0, turns, turn, zero)
     plgpu.barrier_arrive(smem["done"])
@@ -161,7 +134,7 @@ def _body(plan: _Plan, interpret: bool, gmem: dict[str, Any], sums_gmem: Any, sm
 
     @pl.when(wg == 0)
     def _store():
-        load = functools.partial(plgpu.load, layout=_sums_layout(), optimized=False)
+        load = functools.partial(plgpu.load, layout=sums_layout(), optimized=False)
         smem["totals"].at[0][...] = functools.reduce(
             jnp.add, [load(smem["totals"].at[i]) for i in range(config.warpgroups)]
         )
@@ -170,7 +143,7 @@ def _body(plan: _Plan, interpret: bool, gmem: dict[str, Any], sums_gmem: Any, sm
         plgpu.wait_smem_to_gmem(0)
 
 
-def _launch(x: jax.Array, planes: WeightPlanes, plan: _Plan, interpret: Any) -> jax.Array:
+def _launch(x: jax.Array, planes: WeightPlanes, plan: DecodePlan, interpret: Any) -> jax.Array:
     """float32 [n, 16]: sums of x times codes and group or block scales."""
     interpreted = interpret is not None and interpret is not False
     columns = plan.blocks * plan.config.block_k
@@ -188,99 +161,10 @@ def _launch(x: jax.Array, planes: WeightPlanes, plan: _Plan, interpret: Any) -> 
     return jnp.sum(kernel({"x": x, **plan.weights.views(planes, plan.tiles * LANES)}), axis=0)
 
 
-def check_config(config: DecodeConfig, *, kind: str, k: int, hardware: Hardware = B200) -> None:
-    """Raise `KernelConfigError` where the kernel cannot run a configuration for this weight.
-
-    Args:
-      config: the configuration.
-      kind: a name of `WEIGHT_KINDS`.
-      k: columns of the weight.
-      hardware: the device, for its shared memory.
-    """
-    if config.rows != LANES:
-        raise KernelConfigError(f"rows={config.rows} is not allowed: tensor memory has 128 lanes; choose 128")
-    step = 128 if kind == "q5" else 64
-    if config.block_k % step or (kind not in ("fp8", "nvfp4") and weight_kind(kind).k_padded(k) % config.block_k):
-        raise KernelConfigError(
-            f"block_k={config.block_k} is not allowed for the {k} columns of a {kind} weight: choose a multiple of "
-            f"{step} that divides its {weight_kind(kind).k_padded(k)} stored columns"
-        )
-    plan = _Plan(LANES, k, kind, config)
-    columns = config.warpgroups * (config.block_k // 2 + plan.sums * MAX_M)
-    require_fits(f"{config} for {kind}: tensor memory (columns)", columns, TMEM_COLUMNS)
-    stage = plan.weights.stage_bytes + MAX_M * config.block_k * 2
-    need = config.warpgroups * (config.stages * stage + LANES * MAX_M * 4) + _SMEM_RESERVE
-    require_fits(f"{config} for {kind}: shared memory (bytes)", need, hardware.smem_per_block)
-
-
-def candidate_configs(*, kind: str, m: int, n: int, k: int, hardware: Hardware = B200) -> tuple[DecodeConfig, ...]:
-    """Every configuration worth trying: those that fit, with the deepest ring that does.
-
-    Args:
-      kind: a name of `WEIGHT_KINDS`.
-      m: tokens, 1 to 16; the sums of all take the same room.
-      n: rows of the weight.
-      k: columns of the weight.
-      hardware: the device.
-    """
-    found = []
-    for block_k, warpgroups, split_k in itertools.product((64, 128, 256), (2, 3, 4), (1, 2, 3, 4, 6, 8)):
-        blocks = -(-weight_kind(kind).k_padded(k) // block_k)
-        if split_k > 1 and blocks < 2 * split_k * warpgroups:
-            continue
-        for stages in (8, 6, 5, 4, 3, 2):
-            config = DecodeConfig(LANES, block_k, warpgroups, stages, split_k)
-            try:
-                check_config(config, kind=kind, k=k, hardware=hardware)
-            except KernelConfigError:
-                continue
-            found.append(config)
-            break
-    return tuple(found)
-
-
-def predicted_seconds(config: DecodeConfig, *, kind: str, m: int, n: int, k: int, hardware: Hardware = B200) -> float:
-    """A rough time of a launch: waves of blocks at the slower of memory and instruction issue, and what surrounds them.
-
-    Args:
-      config: the configuration.
-      kind: a name of `WEIGHT_KINDS`.
-      m: tokens, 1 to 16.
-      n: rows of the weight.
-      k: columns of the weight.
-      hardware: the device.
-    """
-    plan = _Plan(n, k, kind, config)
-    waves = -(-plan.tiles * plan.split_k // hardware.sms)
-    turns = -(-plan.blocks // plan.split_k)
-    memory = plan.weights.stage_bytes * hardware.sms / hardware.memory_bandwidth
-    # What is in flight cannot arrive faster than the latency allows.
-    memory = max(memory, _LATENCY / (config.warpgroups * config.stages))
-    issue = LANES * config.block_k * INSTRUCTIONS[kind] / 128 / hardware.clock_hz
-    body = waves * turns * max(memory, issue)
-    sums = 2 * plan.split_k * n * MAX_M * 4
-    traffic = plane_bytes(kind, n, k) + 2 * m * k + sums
-    return max(body, hardware.memory_seconds(traffic)) + _RAMP
-
-
-def heuristic_config(*, kind: str, m: int, n: int, k: int, hardware: Hardware = B200) -> DecodeConfig:
-    """The candidate with the smallest predicted time.
-
-    Args:
-      kind: a name of `WEIGHT_KINDS`.
-      m: tokens, 1 to 16.
-      n: rows of the weight.
-      k: columns of the weight.
-      hardware: the device.
-    """
-    problem: dict[str, Any] = {"kind": kind, "m": m, "n": n, "k": k, "hardware": hardware}
-    return min(candidate_configs(**problem), key=lambda config: predicted_seconds(config, **problem))
-
-
 def run(
     x: jax.Array, planes: WeightPlanes, *, kind: str, n: int, k: int, out_dtype: Any, config: DecodeConfig,
     bias: jax.Array | None = None, residual: jax.Array | None = None, activation: str | None = None,
-    interpret: Any = False,
+    sms: int | None = None, interpret: Any = False,
 ) -> jax.Array:  # fmt: skip
     """y = x @ W.T, or act(x @ gate.T) * (x @ up.T), plus bias and residual.
 
@@ -295,13 +179,15 @@ def run(
       bias: [n] added to each row's product, or None.
       residual: [m, n or n / 2] added to the result, or None.
       activation: a name of `ACTIVATIONS` for a gated product, or None.
+      sms: taken for the sake of the other kernels; the grid has a block a tile and split.
       interpret: False, or the parameters of Pallas' GPU interpreter.
 
     Returns:
       out_dtype [m, n], or [m, n / 2] for a gated product.
     """
+    del sms
     check_config(config, kind=kind, k=k)
-    sums = _launch(x, planes, _Plan(n, k, kind, config), interpret).T[: x.shape[0]]
+    sums = _launch(x, planes, DecodePlan(n, k, kind, config), interpret).T[: x.shape[0]]
     if kind == "fp8":
         sums = sums * lax.bitcast_convert_type(jnp.asarray(planes.scales), jnp.bfloat16).astype(jnp.float32)
     if kind == "nvfp4":

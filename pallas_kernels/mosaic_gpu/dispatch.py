@@ -1,7 +1,8 @@
 """The public calls: which kernel a problem gets, with which configuration, and why it gets none.
 
-M up to 16 goes to the decode kernel, more to the prefill kernel. A configuration comes from the table of measured ones
-where it has the problem, else from the kernel's model of the device. Leaves out the kernels themselves. Source:
+M up to 16 goes to the decode kernel, more to the prefill kernel, Hopper's or Blackwell's by compute capability. The
+kernel that quantizes activations (nvfp4_w4a4) is never chosen here. A configuration comes from the table of measured
+ones where it has the problem, else from the kernel's model of the device. Leaves out the kernels themselves. Source:
 gpu-kernels, ops-and-criteria.
 """
 
@@ -15,13 +16,21 @@ from jaxtyping import Array, BFloat16, Float
 from pallas_kernels.autotune import Problem, measured_config
 from pallas_kernels.errors import PlaneShapeError, UnsupportedKernelError
 from pallas_kernels.hardware import H100, Hardware, visible_hardware
-from pallas_kernels.mosaic_gpu import decode_sm90, prefill_sm90
-from pallas_kernels.mosaic_gpu._decode_plan import INSTRUCTIONS
+from pallas_kernels.mosaic_gpu import _decode_plan, decode_sm90, decode_sm100, prefill_sm90, prefill_sm100
 from pallas_kernels.planes import WeightPlanes, check_planes, plane_bytes, plane_shapes
-from pallas_kernels.tiling import WEIGHT_KINDS, PrefillConfig, StreamConfig
+from pallas_kernels.tiling import WEIGHT_KINDS, DecodeConfig, PrefillConfig, StreamConfig
 
 _FIRST_JAX = (0, 11, 2)
-_KERNELS = {"decode_sm90": decode_sm90, "prefill_sm90": prefill_sm90}
+_KERNELS = {
+    "decode_sm90": decode_sm90,
+    "prefill_sm90": prefill_sm90,
+    "decode_sm100": decode_sm100,
+    "prefill_sm100": prefill_sm100,
+}
+#: Suffix of the kernels of a compute capability.
+_ARCHITECTURES = {(9, 0): "sm90", (10, 0): "sm100"}
+_NEEDED = "9.0 (H100, H200) or 10.0 (B200)"
+Config = StreamConfig | DecodeConfig | PrefillConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +38,7 @@ class Explanation:
     """What a call would run.
 
     Attributes:
-      kernel: "decode_sm90" or "prefill_sm90".
+      kernel: "decode_sm90", "prefill_sm90", "decode_sm100" or "prefill_sm100".
       config: its configuration.
       source: "heuristic", "measured" (the packaged table) or "given".
       bound: what limits it at the roofline: "memory", "tensor" or "issue".
@@ -38,7 +47,7 @@ class Explanation:
     """
 
     kernel: str
-    config: StreamConfig | PrefillConfig
+    config: Config
     source: str
     bound: str
     lower_bound_us: float
@@ -51,9 +60,10 @@ class Explanation:
         )
 
 
-def kernel_for(m: int) -> str:
-    """The kernel that m tokens get."""
-    return "decode_sm90" if m <= decode_sm90.MAX_M else "prefill_sm90"
+def kernel_for(m: int, hardware: Hardware = H100) -> str:
+    """The kernel that m tokens get on a device."""
+    regime = "decode" if m <= decode_sm90.MAX_M else "prefill"
+    return f"{regime}_{_ARCHITECTURES[hardware.compute_capability]}"
 
 
 def unsupported_reason(
@@ -76,9 +86,9 @@ def unsupported_reason(
         return f"jax {jax.__version__} is older than 0.11.2, the first the kernels compile with: upgrade jax"
     hardware = hardware or visible_hardware()
     if hardware is None:
-        return "jax sees no GPU; the kernels need one of compute capability 9.0 (H100, H200)"
-    if hardware.compute_capability != (9, 0):
-        return f"{hardware.name} has compute capability {hardware.capability}; the kernels need 9.0 (H100, H200)"
+        return f"jax sees no GPU; the kernels need one of compute capability {_NEEDED}"
+    if hardware.compute_capability not in _ARCHITECTURES:
+        return f"{hardware.name} has compute capability {hardware.capability}; the kernels need {_NEEDED}"
     if jnp.dtype(x_dtype) != jnp.bfloat16:
         return f"activations are {jnp.dtype(x_dtype).name}; the kernels take bfloat16: cast x, or use XLA"
     if jnp.dtype(out_dtype) not in (jnp.bfloat16, jnp.float32):
@@ -94,7 +104,7 @@ def unsupported_reason(
 
 def explain(
     *, kind: str, m: int, n: int, k: int, gated: bool = False, out_dtype: Any = jnp.bfloat16,
-    hardware: Hardware | None = None, config: StreamConfig | PrefillConfig | None = None,
+    hardware: Hardware | None = None, config: Config | None = None,
 ) -> Explanation:  # fmt: skip
     """The kernel and configuration of a problem, and the time it cannot beat.
 
@@ -119,7 +129,7 @@ def explain(
     if config is None:
         config, source = _choose(kind, m, n, k, gated, out_dtype, hardware)
     bound, seconds = lower_bound(kind=kind, m=m, n=n, k=k, gated=gated, out_dtype=out_dtype, hardware=hardware)
-    return Explanation(kernel_for(m), config, source, bound, seconds * 1e6, hardware.name)
+    return Explanation(kernel_for(m, hardware), config, source, bound, seconds * 1e6, hardware.name)
 
 
 def lower_bound(
@@ -132,16 +142,15 @@ def lower_bound(
     """
     traffic = plane_bytes(kind, n, k) + 2 * m * k + m * (n // 2 if gated else n) * jnp.dtype(out_dtype).itemsize
     times = {"memory": hardware.memory_seconds(traffic), "tensor": hardware.tensor_seconds(m, n, k)}
-    if kernel_for(m) == "decode_sm90":
-        times["issue"] = hardware.issue_seconds(n * k, INSTRUCTIONS[kind])
+    if m <= decode_sm90.MAX_M:
+        static = decode_sm100 if kernel_for(m, hardware) == "decode_sm100" else _decode_plan
+        times["issue"] = hardware.issue_seconds(n * k, static.INSTRUCTIONS[kind])
     bound = max(times, key=lambda name: times[name])
     return bound, times[bound]
 
 
-def _choose(
-    kind: str, m: int, n: int, k: int, gated: bool, out_dtype: Any, hardware: Hardware
-) -> tuple[StreamConfig | PrefillConfig, str]:
-    kernel, out_bytes = kernel_for(m), jnp.dtype(out_dtype).itemsize
+def _choose(kind: str, m: int, n: int, k: int, gated: bool, out_dtype: Any, hardware: Hardware) -> tuple[Config, str]:
+    kernel, out_bytes = kernel_for(m, hardware), jnp.dtype(out_dtype).itemsize
     measured = measured_config(Problem(kernel, kind, m, n, k, gated, out_bytes), hardware.name)
     if measured is not None:
         return measured, "measured"
@@ -149,20 +158,20 @@ def _choose(
     return choose(kind=kind, m=m, n=n, k=k, gated=gated, out_bytes=out_bytes, hardware=hardware), "heuristic"
 
 
-def heuristic_config(**problem: Any) -> StreamConfig | PrefillConfig:
+def heuristic_config(**problem: Any) -> Config:
     """The chosen kernel's `heuristic_config`; the arguments are the same."""
-    return _KERNELS[kernel_for(problem["m"])].heuristic_config(**problem)
+    return _KERNELS[kernel_for(problem["m"], problem.get("hardware", H100))].heuristic_config(**problem)
 
 
 def candidate_configs(**problem: Any) -> tuple[Any, ...]:
     """The chosen kernel's `candidate_configs`; the arguments are the same."""
-    return _KERNELS[kernel_for(problem["m"])].candidate_configs(**problem)
+    return _KERNELS[kernel_for(problem["m"], problem.get("hardware", H100))].candidate_configs(**problem)
 
 
 def matmul(
     x: BFloat16[Array, "m k"], planes: WeightPlanes, *, kind: str, n: int, k: int, out_dtype: Any = None,
     bias: Float[Array, " n"] | None = None, residual: Float[Array, "m n"] | None = None,
-    config: StreamConfig | PrefillConfig | None = None, hardware: Hardware | None = None, interpret: Any = False,
+    config: Config | None = None, hardware: Hardware | None = None, interpret: Any = False,
 ) -> Float[Array, "m n"]:  # fmt: skip
     """y = x @ W.T + bias + residual, summed in float32 and rounded once.
 
@@ -192,7 +201,7 @@ def matmul(
 def gated_matmul(
     x: BFloat16[Array, "m k"], planes: WeightPlanes, *, kind: str, n: int, k: int, activation: str = "silu",
     out_dtype: Any = None, bias: Float[Array, " n"] | None = None, residual: Float[Array, "m half"] | None = None,
-    config: StreamConfig | PrefillConfig | None = None, hardware: Hardware | None = None, interpret: Any = False,
+    config: Config | None = None, hardware: Hardware | None = None, interpret: Any = False,
 ) -> Float[Array, "m half"]:  # fmt: skip
     """y = act(x @ gate.T) * (x @ up.T) + residual over a [gate; up] parent of n rows.
 
@@ -242,7 +251,7 @@ def _run(
     check_planes(planes, kind=kind, n=n, k=k)
     if config is None:
         config, _ = _choose(kind, x.shape[0], n, k, fused.get("activation") is not None, out_dtype, hardware)
-    run = _KERNELS[kernel_for(x.shape[0])].run
+    run = _KERNELS[kernel_for(x.shape[0], hardware)].run
     return run(
         x, planes, kind=kind, n=n, k=k, out_dtype=out_dtype, config=config, sms=hardware.sms,
         interpret=interpret if interpreted else False, **fused,

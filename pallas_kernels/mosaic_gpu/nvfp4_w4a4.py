@@ -4,7 +4,7 @@
 
 Both operands are E2M1 codes with an E4M3FN scale for every 16 columns, so this *quantizes activations*: another numeric
 contract than every other kernel here, with a criterion of its own, relative L2 <= 0.16 against the bfloat16
-activations, and never a default. `quantize_activations` is the encoder. The kernel is prefill_sm100's without its
+activations, and never a default. The encoder is _activation_encoder's. The kernel is prefill_sm100's without its
 unpackers: the copier brings the stored code plane and the stored 128x4 scale tiles of W as they are (no copy, no bit
 moved), the multiplier copies a stage's scales from shared to tensor memory and multiplies (mxf4nvf4, 16 columns a
 scale), the finisher applies f and the divisor. Rows of W are the 128 lanes. The interpreter has no block-scaled
@@ -19,9 +19,12 @@ import jax.experimental.pallas as pl
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, UInt8
+from jaxtyping import Array, BFloat16, Float
 
-from pallas_kernels.hardware import B200, Hardware
+from pallas_kernels.errors import PlaneShapeError, UnsupportedKernelError
+from pallas_kernels.hardware import B200, Hardware, visible_hardware
+from pallas_kernels.mosaic_gpu import dispatch
+from pallas_kernels.mosaic_gpu._activation_encoder import quantize_activations as quantize_activations
 from pallas_kernels.mosaic_gpu._epilogue import Epilogue, finish_sums
 from pallas_kernels.mosaic_gpu._prefill_plan_sm100 import (
     OUT_SLOTS,
@@ -33,16 +36,13 @@ from pallas_kernels.mosaic_gpu._prefill_plan_sm100 import (
 from pallas_kernels.mosaic_gpu._row_tiles import tile_transforms
 from pallas_kernels.mosaic_gpu._row_unpack import LANES, rows_twin
 from pallas_kernels.mosaic_gpu.prefill_sm100 import launch
-from pallas_kernels.planes import WeightPlanes
+from pallas_kernels.planes import WeightPlanes, check_planes
 from pallas_kernels.tiling import require_fits, require_one_of
 
 #: The name this implementation is asked for by.
 IMPLEMENTATION = "mosaic_nvfp4_w4a4"
 #: The relative L2 error, against bfloat16 activations, that is allowed.
 CRITERION = 0.16
-_LARGEST_CODE, _LARGEST_SCALE = 6.0, 448.0
-#: What a row is multiplied by at most, so that rows of tiny values do not overflow the factor.
-_LARGEST_FACTOR = 2.0**100
 _BLOCK, _SCALE_TILE = 16, 64
 _SMEM_RESERVE = 2048
 
@@ -67,63 +67,6 @@ class W4A4Config:
         require_one_of("stages", self.stages, tuple(range(2, 9)))
 
 
-def quantize_activations(
-    x: Float[Array, "m k"],
-) -> tuple[UInt8[Array, "m half_k"], UInt8[Array, "tiles_m tiles_k 32 4 4"], Float[Array, " m"]]:
-    """x[m, k] is about f[m] * scale[m, k // 16] * code[m, k].
-
-    A row's factor maps its largest magnitude to 6 * 448, the largest a code times a scale can be:
-
-        f = amax(row) / 2688,   scale = E4M3FN(amax(block) / f / 6),   code = E2M1(x / f / scale)
-
-    both rounded to nearest, ties to even, 1 / 6 being the float32 next to it; a block whose scale rounds to zero gets zero codes. Rows are independent of
-    each other. A row with a value that is not finite gets a factor that is not finite.
-
-    Args:
-      x: [m, k], k a multiple of 64.
-
-    Returns:
-      codes: two a byte, the even column in the low nibble.
-      scales: as NVFP4 stores them, [m // 128, k // 64, m % 32, m % 128 // 32, k // 16 % 4], zero past m.
-      factors: float32 f.
-    """
-    m, k = x.shape
-    blocks = x.astype(jnp.float32).reshape(m, k // _BLOCK, _BLOCK)
-    largest = jnp.max(jnp.abs(blocks), axis=(1, 2))
-    whole = _LARGEST_CODE * _LARGEST_SCALE
-    inverse = jnp.where(largest == 0, 1.0, jnp.minimum(whole / largest, _LARGEST_FACTOR))
-    blocks = blocks * inverse[:, None, None]
-    # No quotient but the one above: compilers turn others into products with a reciprocal, and halfway points move.
-    values = _round_to_e4m3fn(jnp.max(jnp.abs(blocks), axis=2) * (1.0 / _LARGEST_CODE))
-    scales, values = values.astype(jnp.float8_e4m3fn), values[:, :, None]
-    codes = jnp.where(values > 0, _e2m1_codes(blocks, values), 0).reshape(m, k)
-    packed = codes[:, 0::2] | codes[:, 1::2] << 4
-    words = jnp.pad(lax.bitcast_convert_type(scales, jnp.uint8), ((0, -m % LANES), (0, 0)))
-    tiles = words.reshape(-1, 4, 32, k // _SCALE_TILE, 4).transpose(0, 3, 2, 1, 4)
-    factors = jnp.where(jnp.isfinite(largest), 1.0 / inverse, jnp.nan)
-    return packed.astype(jnp.uint8), tiles, factors
-
-
-def _round_to_e4m3fn(values: jax.Array) -> jax.Array:
-    """float32 values from 0 to 448, and a little more, to the nearest E4M3FN value, ties to even.
-
-    Written out because the conversion itself rounds twice on some backends, through binary16.
-    """
-    binade = lax.bitcast_convert_type(lax.bitcast_convert_type(values, jnp.uint32) & 0x7F800000, jnp.float32)
-    step = jnp.maximum(binade, 2.0**-6) * 2.0**-3
-    return jnp.minimum(jnp.rint(values / step) * step, _LARGEST_SCALE)
-
-
-def _e2m1_codes(values: jax.Array, unit: jax.Array) -> jax.Array:
-    """The nearest E2M1 code of values / unit, ties to the even code; beyond 6 the largest."""
-    size = jnp.abs(values)
-    # Halfway points between 0, 0.5, 1, 1.5, 2, 3, 4 and 6, exact times a unit of 4 bits; one whose upper neighbor is
-    # even belongs to that one.
-    code = sum((size > t * unit).astype(jnp.int32) for t in (0.25, 1.25, 2.5, 5.0))
-    code = code + sum((size >= t * unit).astype(jnp.int32) for t in (0.75, 1.75, 3.5))
-    return code | jnp.where(values < 0, 8, 0)
-
-
 class _Plan(PrefillPlan):
     """Sizes of one launch, and how its stages are copied and multiplied."""
 
@@ -146,8 +89,7 @@ class _Plan(PrefillPlan):
         """Shared memory, tensor memory and barriers."""
         config, stages, size = self.config, self.config.stages, self.out_dtype.itemsize
         units, fp4, fp8 = config.block_k // _SCALE_TILE, jnp.float4_e2m1fn, jnp.float8_e4m3fn
-        swizzle = config.block_k // 2
-        transforms = (plgpu.TilingTransform((8, 2 * swizzle)), plgpu.SwizzleTransform(swizzle))
+        transforms = tile_transforms(config.block_k // 2, 0.5)
         scale_columns = stages * config.block_k // _BLOCK
         barrier = lambda count: plgpu.Barrier(num_barriers=count, orders_tensor_core=True)
         scratch = {
@@ -259,6 +201,76 @@ def heuristic_config(*, m: int, n: int, hardware: Hardware = B200) -> W4A4Config
     candidates = candidate_configs(m=m)
     fills = lambda config: -(-m // config.block_m) * -(-n // LANES) >= hardware.sms
     return next((config for config in reversed(candidates) if fills(config)), candidates[0])
+
+
+def unsupported_reason(
+    *, kind: str, m: int, n: int, k: int, x_dtype: Any, out_dtype: Any, hardware: Hardware | None = None
+) -> str | None:
+    """Why this kernel does not run a problem, or None where it does.
+
+    Args:
+      kind: a name of `WEIGHT_KINDS`.
+      m: tokens.
+      n: rows of the weight.
+      k: columns of the weight.
+      x_dtype: dtype of the activations.
+      out_dtype: dtype of the result.
+      hardware: the device; None for the first GPU jax sees.
+    """
+    if kind != "nvfp4":
+        return f"{IMPLEMENTATION} multiplies nvfp4 weights; this one is {kind}"
+    reason = dispatch.unsupported_reason(
+        kind=kind, m=m, n=n, k=k, x_dtype=x_dtype, out_dtype=out_dtype, hardware=hardware
+    )
+    if reason is not None:
+        return reason
+    hardware = hardware or visible_hardware()
+    if hardware is None or hardware.compute_capability != B200.compute_capability:
+        there = "none" if hardware is None else f"{hardware.name} of compute capability {hardware.capability}"
+        return f"{IMPLEMENTATION} needs a GPU of compute capability {B200.capability} (B200), there is {there}"
+    return None
+
+
+def matmul(
+    x: BFloat16[Array, "m k"], planes: WeightPlanes, *, n: int, k: int, out_dtype: Any = None,
+    config: W4A4Config | None = None, hardware: Hardware | None = None, interpret: Any = False, **fused: Any,
+) -> Float[Array, "m n"]:  # fmt: skip
+    """y = quantize_activations(x) @ W.T: `run` with everything checked and chosen.
+
+    Args:
+      x: bfloat16 [m, k].
+      planes: raw planes of the [n, k] NVFP4 weight.
+      n: rows of the weight.
+      k: columns of the weight.
+      out_dtype: bfloat16 or float32; None for x's dtype.
+      config: a configuration instead of the chosen one.
+      hardware: the device; None for the first GPU jax sees (a B200 when interpreting).
+      interpret: False, or the parameters of Pallas' GPU interpreter.
+      fused: bias, residual and activation, as `run` takes them.
+
+    Returns:
+      out_dtype [m, n], or [m, n / 2] for a gated product.
+
+    Raises:
+      PlaneShapeError: planes that are not those of such a weight.
+      UnsupportedKernelError: the kernel does not run it; the message says why.
+    """
+    interpreted = interpret is not False and interpret is not None
+    hardware = hardware or (B200 if interpreted else visible_hardware())
+    out_dtype = jnp.dtype(x.dtype if out_dtype is None else out_dtype)
+    reason = unsupported_reason(
+        kind="nvfp4", m=x.shape[0], n=n, k=k, x_dtype=x.dtype, out_dtype=out_dtype, hardware=hardware
+    )
+    if reason is not None or hardware is None:
+        raise UnsupportedKernelError(f"nvfp4 {list(x.shape)} @ [{n}, {k}].T: {reason}")
+    if x.ndim != 2 or x.shape[1] != k:
+        raise PlaneShapeError(f"x has shape {list(x.shape)}; a [{n}, {k}] weight needs [m, {k}]")
+    check_planes(planes, kind="nvfp4", n=n, k=k)
+    config = config or heuristic_config(m=x.shape[0], n=n, hardware=hardware)
+    return run(
+        x, planes, n=n, k=k, out_dtype=out_dtype, config=config, sms=hardware.sms,
+        interpret=interpret if interpreted else False, **fused,
+    )  # fmt: skip
 
 
 def run(

@@ -22,4 +22,4 @@ def test_command_prints_the_table() -> None:
     assert plain.exit_code == 0
     assert plain.output.count("mosaic_gpu") == 18
     rows = json.loads(CliRunner().invoke(support_command, ["--json"]).output)
-    assert len(rows) == 36
+    assert len(rows) == 18 * len(IMPLEMENTATIONS)

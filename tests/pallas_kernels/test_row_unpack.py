@@ -3,6 +3,8 @@
 The twin that runs where kernels are interpreted is held to the same weights.
 """
 
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -44,7 +46,7 @@ def word_columns(plane):
     return [jnp.asarray(column) for column in np.ascontiguousarray(plane).view(np.uint32).T]
 
 
-def scale_words(kind, planes):
+def scale_words(kind: str, planes: Any):
     """What a thread is given of its row's scales: 64 columns of it."""
     if kind == "fp8":
         return []
@@ -53,7 +55,7 @@ def scale_words(kind, planes):
     return [jnp.asarray(c, jnp.uint32) for c in planes.scales[:, : K // weight_kind(kind).group_size].T]
 
 
-def check(kind, values, planes, weight):
+def check(kind: str, values: Any, planes: Any, weight: np.ndarray):
     """Values against the weights, after what `scaled_pairs` leaves to others: FP8's row scale, NVFP4's divisor."""
     values = np.asarray(values, np.float64)
     if kind == "fp8":
@@ -68,6 +70,7 @@ def check(kind, values, planes, weight):
 
 @pytest.mark.parametrize("kind", WEIGHT_KINDS)
 def test_word_program_and_twin_give_the_weights_in_order(kind):
+    planes: Any
     planes, weight = random_weight(kind, 128, K if kind in ("fp8", "nvfp4") else 128)
     codes = planes.codes[:, : 4 * _row_unpack.code_words(kind)]
     high = None if planes.high is None else planes.high[:, : 4 * _row_unpack.high_words(kind)]
@@ -88,6 +91,7 @@ def test_word_program_and_twin_give_the_weights_in_order(kind):
 
 @pytest.mark.parametrize("kind", ["q4", "q5", "q6", "w8"])
 def test_integer_codes_alone_are_exact(kind):
+    planes: Any
     planes, weight = random_weight(kind, 128, 128)
     group = weight_kind(kind).group_size
     scales = planes.scales.view(np.float16)[:, : K // group].astype(np.float64).repeat(group, axis=1)

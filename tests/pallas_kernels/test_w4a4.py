@@ -5,6 +5,7 @@ criterion, relative L2 of 0.16, is against the bfloat16 activations.
 """
 
 import itertools
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -18,7 +19,11 @@ import jax.numpy as jnp
 import ml_dtypes
 
 from benchmarks import aot, sass
+from ninfer_jax.ops import IMPLEMENTATIONS, Problem
+from ninfer_jax.ops.registry import choose
+from pallas_kernels import mosaic_gpu
 from pallas_kernels.errors import KernelConfigError
+from pallas_kernels.hardware import B200, H100
 from pallas_kernels.mosaic_gpu import nvfp4_w4a4
 from pallas_kernels.mosaic_gpu.nvfp4_w4a4 import W4A4Config
 from pallas_kernels.planes import plane_bytes
@@ -95,7 +100,8 @@ def test_rows_that_are_not_finite_stay_so():
     x = np.ones((2, 64), np.float32)
     x[0, 3] = np.inf
     factors = nvfp4_w4a4.quantize_activations(jnp.asarray(x, jnp.bfloat16))[2]
-    assert np.isnan(factors[0]) and np.isfinite(factors[1])
+    assert np.isnan(factors[0])
+    assert np.isfinite(factors[1])
 
 
 # m, n, k, configuration: tails of M and K, more steps than stages, more tiles than accumulators.
@@ -121,6 +127,7 @@ def test_interpreted_kernel_matches_its_oracle_and_its_criterion(case, no_races)
         sms=1,
         interpret=plgpu.InterpretGPUParams(detect_races=True),
     )
+    y = np.asarray(y)
     assert relative_l2(y, encode(x) @ weight.T) <= 1e-6
     assert relative_l2(y, x.astype(np.float64) @ weight.T) <= nvfp4_w4a4.CRITERION
 
@@ -156,3 +163,18 @@ def test_compiles_to_block_scaled_multiplies_that_read_the_stored_planes():
     assert report.tma_loads > 0
     # XLA writes encoded activations, never anything of the size of a plane of the weight.
     assert report.temporaries(at_least=plane_bytes("nvfp4", n, k) // 4) == []
+
+
+def test_it_is_asked_for_by_name_only():
+    problem = {"m": 4, "n": 128, "k": 64, "x_dtype": jnp.bfloat16, "out_dtype": jnp.bfloat16}
+    assert nvfp4_w4a4.unsupported_reason(kind="nvfp4", hardware=B200, **problem) is None
+    assert "needs a GPU of compute capability 10.0" in str(
+        nvfp4_w4a4.unsupported_reason(kind="nvfp4", hardware=H100, **problem)
+    )
+    assert "multiplies nvfp4 weights" in str(nvfp4_w4a4.unsupported_reason(kind="q4", hardware=B200, **problem))
+    explanation = mosaic_gpu.explain(kind="nvfp4", m=4, n=128, k=64, hardware=B200)
+    assert explanation.kernel == "decode_sm100"
+    assert IMPLEMENTATIONS[nvfp4_w4a4.IMPLEMENTATION].by_name_only
+    b200 = SimpleNamespace(platform="gpu", device_kind=B200.name)
+    reasons = choose(IMPLEMENTATIONS, Problem("NVFP4", 4, 128, 64, "bfloat16", "bfloat16"), b200, None).rejected
+    assert nvfp4_w4a4.IMPLEMENTATION not in reasons
