@@ -118,11 +118,18 @@ def _partition(local: Callable, call: Call, mesh: Any, args: Any, result: Any) -
     axes = split.sum_axes(call)
 
     def lower(x: Array, *leaves: Array) -> Array:
-        # A weight that lies whole on every device keeps its implementation; a shard's shape may not suit it.
-        return local(call, x, *leaves) if max(ways) == 1 else summed(call, axes, x, leaves)
+        if not axes:
+            return local(shard_call(call, ways[1]), x, *leaves)
+        y = local(dataclasses.replace(shard_call(call, ways[1]), out_dtype="float32"), x, *leaves)
+        return lax.psum(y, axes).astype(jnp.dtype(call.out_dtype))
 
     shard = partial(NamedSharding, mesh)
     return mesh, lower, shard(y_spec), tuple(shard(spec) for spec in (x_spec, *plane_specs))
+
+
+def shard_call(call: Call, column_shards: int) -> Call:
+    """The call of one shard; columns that are split have no padding, so a shard is a whole, narrower weight."""
+    return dataclasses.replace(call, k=call.k // column_shards)
 
 
 def _size(mesh: Any, entry: Any) -> int:
