@@ -10,11 +10,10 @@ a case is wrong. Leaves out tuning (benchmarks.tune) and the CPU (bench_matmul).
 
 import argparse
 import dataclasses
-import json
 import pathlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -23,7 +22,9 @@ import numpy as np
 
 from benchmarks import gpu_timing
 from benchmarks.cases import TOKENS, WEIGHT_CASES, WeightCase
+from benchmarks.harness import Timing, environment
 from benchmarks.packed_weights import decode_rows, random_planes
+from benchmarks.records import OURS, Record, Results, timed_record, write_results
 from pallas_kernels import H100, WEIGHT_KINDS, Hardware, WeightPlanes, mosaic_gpu, visible_hardware
 from pallas_kernels.planes import plane_bytes
 
@@ -89,7 +90,13 @@ class Session:
     def matmul(self, case: WeightCase):
         """x, planes -> y for a weight."""
         return lambda x, planes: mosaic_gpu.matmul(
-            x, WeightPlanes(*planes), kind=case.kind, n=case.n, k=case.k, interpret=self.interpret
+            x,
+            WeightPlanes(*planes),
+            kind=case.kind,
+            n=case.n,
+            k=case.k,
+            hardware=self.hardware,
+            interpret=self.interpret,
         )
 
 
@@ -185,6 +192,28 @@ def line(result: Result) -> str:
     )
 
 
+def records_of(result: Result) -> Iterator[Record]:
+    """The records of one case: the kernel, and XLA's bfloat16 product."""
+    seconds = result.microseconds / 1e6
+    dense = 2.0 * (result.n * result.k + result.m * (result.n + result.k))
+    rows = {
+        OURS: (seconds, result.bytes_per_second * seconds, {"relative_error": result.relative_error}),
+        "xla-bf16": (seconds * result.xla_bf16_ratio, dense, {}),
+    }
+    for name, (taken, nbytes, figures) in rows.items():
+        yield timed_record(
+            "matmul-gpu",
+            f"{result.name} [{result.n},{result.k}] {result.kind} m={result.m}",
+            name,
+            Timing(taken, taken),
+            work=nbytes / 1e9,
+            unit="GB/s",
+            nbytes=round(nbytes),
+            flops=2.0 * result.m * result.n * result.k,
+            figures=figures,
+        )
+
+
 def measure_machine(clock: gpu_timing.Clock, tiny: bool) -> dict[str, float]:
     """Copy bandwidth and bfloat16 matrix rate of this machine, now."""
     return {
@@ -202,7 +231,9 @@ def open_session(interpret: bool) -> Session:
     if interpret:
         import jax.experimental.pallas.mosaic_gpu as plgpu
 
-        return Session(gpu_timing.WallClock(), H100, plgpu.InterpretGPUParams())
+        # Two multiprocessors: the interpreter runs the warpgroups of all blocks as threads at once.
+        two = dataclasses.replace(H100, sms=2)
+        return Session(gpu_timing.WallClock(), two, plgpu.InterpretGPUParams())  # type: ignore[attr-defined]
     hardware = visible_hardware()
     if hardware is None:
         raise SystemExit("no GPU: jax sees none; run this on one, or with --interpret for a dry run on the CPU")
@@ -216,7 +247,7 @@ def open_session(interpret: bool) -> Session:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kinds", default=",".join(WEIGHT_KINDS), help="weight kinds, comma separated")
     parser.add_argument("--tokens", help="numbers of tokens, comma separated")
     parser.add_argument("--all", action="store_true", help="every registered weight and number of tokens")
@@ -235,15 +266,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if left:
         print(f"not timed for want of time: {', '.join(left)}")
     if options.json is not None:
-        document = {
-            "device": jax.devices()[0].device_kind,
-            "jax": jax.__version__,
-            "interpreted": options.interpret,
-            "machine": machine,
-            "not_timed": left,
-            "results": [dataclasses.asdict(result) for result in results],
-        }
-        options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        device = {"copy_bytes_per_second": machine["copy_bytes_per_second"], "matrix_flops": machine["bf16_flops"]}
+        records = tuple(record for result in results for record in records_of(result))
+        refusals = dict.fromkeys(left, "not timed for want of time")
+        described = {**environment(), "interpreted": options.interpret}
+        write_results(options.json, Results(described, device, records, refusals=refusals))
 
 
 if __name__ == "__main__":

@@ -64,3 +64,16 @@ WEIGHT_CASES = (
     WeightCase("27b fp8 down", "fp8", 5120, 17408),
     WeightCase("27b fp8 head", "fp8", 248320, 5120),
 )
+
+#: The decoder of an 8B Llama, in the recipe's fused weights.
+LLAMA_8B_CASES = (
+    WeightCase("llama-8b query_key_value", "q4", 6144, 4096),
+    WeightCase("llama-8b output", "q4", 4096, 4096),
+    WeightCase("llama-8b gate_up", "q4", 28672, 4096),
+    WeightCase("llama-8b down", "q4", 4096, 14336),
+    WeightCase("llama-8b head", "q6", 128256, 4096),
+)
+
+#: Tables rows are gathered from, and how many rows at once.
+EMBEDDING_CASES = tuple(case for case in WEIGHT_CASES + LLAMA_8B_CASES if case.kind == "q6" and "head" in case.name)
+EMBEDDING_TOKENS = (1, 64, 1024)

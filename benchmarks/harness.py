@@ -7,6 +7,7 @@ This module leaves out what is measured.
 import json
 import platform
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -48,10 +49,24 @@ def host_copy(nbytes: int) -> Callable[[], None]:
     return lambda: np.copyto(target, source)
 
 
+def commit() -> str:
+    """The commit of the working tree, with "+" after it where tracked files differ; "unknown" outside a repository."""
+    root = Path(__file__).resolve().parent.parent
+    try:
+        head, changed = (
+            subprocess.run(("git", *words), cwd=root, capture_output=True, text=True, check=True).stdout.strip()
+            for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "-uno"))
+        )
+        return head + ("+" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
 def environment() -> dict[str, str | int]:
-    """Versions and device of this run."""
+    """Commit, versions and device of this run."""
     device = jax.devices()[0]
     return {
+        "commit": commit(),
         "jax": jax.__version__,
         "python": platform.python_version(),
         "platform": device.platform,

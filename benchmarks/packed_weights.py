@@ -32,7 +32,7 @@ def random_planes(kind: str, n: int, k: int, seed: int = 0) -> WeightPlanes:
     if kind == "nvfp4":
         codes = _repeat(rng.integers(0, 256, (_BLOCK_ROWS, k // 2), np.uint8), n)
         scales = np.resize(rng.integers(0x20, 0x60, 100_003, np.uint8), shapes.scales.shape)
-        return WeightPlanes(codes, None, scales, np.float32(_DIVISOR).view(np.uint32))
+        return WeightPlanes(codes, None, scales, np.array(_DIVISOR, np.float32).view(np.uint32))
     if kind == "fp8":
         codes = rng.integers(0, 256, (_BLOCK_ROWS, k), np.uint8)
         codes[codes & 0x7F == 0x7F] = 0x38

@@ -73,6 +73,7 @@ def call(problem: Problem, config: Any, session: Session) -> Any:
             out_dtype=jnp.bfloat16,
             config=config,
             activation=activation,
+            sms=session.hardware.sms,
             interpret=session.interpret,
         )
 
@@ -120,7 +121,7 @@ def tune(problem: Problem, planes: WeightPlanes, session: Session, limit: int) -
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Tune and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kinds", default=",".join(WEIGHT_KINDS), help="weight kinds, comma separated")
     parser.add_argument("--tokens", help="numbers of tokens, comma separated")
     parser.add_argument("--candidates", type=int, default=8, help="configurations to try for each problem")
