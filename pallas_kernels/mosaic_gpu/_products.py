@@ -50,7 +50,7 @@ def add_sums(total: jax.Array, sums: Sequence[Sum], interpret: bool) -> jax.Arra
                 result = _add(result, sums[i - 1], accumulators[i - 1], in_flight=1)
         return _add(result, sums[-1], accumulators[-1], in_flight=0)
 
-    return pl.run_scoped(chain, *[plgpu.ACC(total.shape)] * len(sums))
+    return pl.run_scoped(chain, *[plgpu.WGMMAAccumulatorRef((total.shape[0], total.shape[1]))] * len(sums))
 
 
 def _operands(sums: Sequence[Sum]) -> Any:

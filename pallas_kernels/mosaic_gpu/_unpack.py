@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import vector
+from jax.extend.mlir.dialects import arith, vector
 
 from pallas_kernels.mosaic_gpu._words import JnpWords, PtxWords, Word
 from pallas_kernels.tiling import weight_kind
@@ -168,6 +168,7 @@ def unpack(
     scales: jax.Array | None = None,
     *,
     interpret: bool = False,
+    layout: Any = plgpu.Layout.WGMMA,
 ) -> jax.Array:
     """a[r, p] = code[r, column_order(kind)[p]], times its block scale / 256 for nvfp4, inside a kernel.
 
@@ -177,24 +178,24 @@ def unpack(
       high: uint8 [64, 8] (q5) or [64, 16] (q6) in `high_layout`.
       scales: uint32 [64, 4] in `block_scale_layout`, from `block_scales` (nvfp4).
       interpret: whether the kernel is being interpreted.
+      layout: layout of the result, one in which a thread has the same registers in the same order as in WGMMA.
 
     Returns:
-      bfloat16 [64, 64] in layout WGMMA.
+      bfloat16 [64, 64] in `layout`.
     """
-    arrays = [a for a in (codes, high, scales) if a is not None]
     if interpret:
         return _unpack_jnp(kind, codes, high, scales)
     layouts = {"codes": codes_layout(), "high": high_layout(kind), "scales": block_scale_layout()}
-    names = [name for name, a in zip(layouts, (codes, high, scales), strict=True) if a is not None]
+    arrays = {name: a for name, a in zip(layouts, (codes, high, scales), strict=True) if a is not None}
 
     @plgpu.inline_mgpu(
-        arg_types=tuple(layouts[name] for name in names),
-        return_type=plgpu.ShapeDtypeStruct((ROWS, COLUMNS), jnp.bfloat16, plgpu.Layout.WGMMA),
+        arg_types=tuple(layouts[name] for name in arrays),
+        return_type=plgpu.ShapeDtypeStruct((ROWS, COLUMNS), jnp.bfloat16, layout),
     )
-    def emit(ctx: Any, *fragments: mgpu.FragmentedArray) -> mgpu.FragmentedArray:
-        return _unpack_registers(kind, dict(zip(names, fragments, strict=True)))
+    def emit(ctx: Any, *fragments: Any) -> Any:
+        return _unpack_registers(kind, dict(zip(arrays, fragments, strict=True)), layout.to_mgpu())
 
-    return emit(*arrays)
+    return emit(*arrays.values())
 
 
 def _unpack_jnp(kind: str, codes: jax.Array, high: jax.Array | None, scales: jax.Array | None) -> jax.Array:
@@ -214,9 +215,10 @@ def _unpack_jnp(kind: str, codes: jax.Array, high: jax.Array | None, scales: jax
     return columns.reshape(ROWS, COLUMNS)
 
 
-def _unpack_registers(kind: str, fragments: dict[str, mgpu.FragmentedArray]) -> mgpu.FragmentedArray:
+def _unpack_registers(
+    kind: str, fragments: dict[str, mgpu.FragmentedArray], layout: mgpu.FragmentedLayout
+) -> mgpu.FragmentedArray:
     """`unpack` on the registers of a thread: its two rows of the tile are 8 apart."""
-    layout = plgpu.Layout.WGMMA.to_mgpu()
     pair_type = ir.VectorType.get((2,), ir.BF16Type.get())
     codes = fragments["codes"].registers.reshape(-1, 2)
     high = fragments["high"].registers.reshape(2) if "high" in fragments else None
@@ -239,8 +241,6 @@ def _as_words(register: ir.Value) -> list[ir.Value]:
     i32 = ir.IntegerType.get_signless(32)
     bits = mgpu.utils.bitwidth(register.type)
     if bits < 32:
-        from jax.extend.mlir.dialects import arith
-
         return [arith.extui(i32, mgpu.utils.bitcast(register, ir.IntegerType.get_signless(bits)))]
     words = vector.bitcast(ir.VectorType.get((bits // 32,), i32), register)
     return [vector.extract(words, [], [i]) for i in range(bits // 32)]

@@ -77,7 +77,7 @@ def _product(a: jax.Array, b: jax.Array) -> jax.Array:
     # Through integers, because XLA's CPU backend flushes the float32 subnormals that small bfloat16 words are.
     exponents = [(v >> 7 & 0xFF).astype(jnp.int32) for v in (a, b)]
     significands = [(v & 0x7F).astype(jnp.int32) + 128 * (e > 0) for v, e in zip((a, b), exponents, strict=True)]
-    power = sum(jnp.maximum(e, 1) for e in exponents) - 2 * (127 + 7)
+    power = jnp.maximum(exponents[0], 1) + jnp.maximum(exponents[1], 1) - 2 * (127 + 7)
     half = power // 2
     magnitude = (significands[0] * significands[1]).astype(jnp.float32) * _power_of_two(half)
     return magnitude * _power_of_two(power - half) * jnp.where((a ^ b) & 0x8000, -1.0, 1.0)

@@ -6,6 +6,7 @@ from the PTX manual's definitions; bfloat16 arithmetic is float64 arithmetic rou
 
 import re
 from types import SimpleNamespace
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -23,7 +24,7 @@ def install(monkeypatch) -> None:
 def run(_type, operands, body: str, constraints: str) -> np.ndarray:
     """The value of $0 after a snippet of PTX."""
     assert constraints == ",".join(["=r", *["r"] * len(operands)])
-    registers = {f"${i + 1}": np.asarray(v, np.uint32) for i, v in enumerate(operands)}
+    registers: dict[str, Any] = {f"${i + 1}": np.asarray(v, np.uint32) for i, v in enumerate(operands)}
     for statement in filter(None, (part.strip() for part in body.strip("{} ").split(";"))):
         if statement.startswith(".reg"):
             continue
@@ -31,7 +32,7 @@ def run(_type, operands, body: str, constraints: str) -> np.ndarray:
         target, *sources = [a.strip() for a in arguments.split(",")]
         assert re.fullmatch(r"\$0|[a-z]\w*", target)
         registers[target] = _OPCODES[opcode](*(_value(s, registers) for s in sources))
-    return registers["$0"]
+    return np.asarray(registers["$0"])
 
 
 def _value(text: str, registers: dict[str, np.ndarray]) -> np.ndarray:

@@ -26,6 +26,7 @@ from pallas_kernels.tiling import StreamConfig
 from tests.pallas_kernels.weights import check_close, random_weight, random_x, relative_l2
 
 pytestmark = pytest.mark.timeout(180)
+INTERPRET = plgpu.InterpretGPUParams(detect_races=True)  # pyright: ignore[reportAttributeAccessIssue]
 
 # kind, m, n, k, multiprocessors, configuration: tails of M, N and K, tiles shared by blocks, blocks with several tiles,
 # warpgroups without a stage, both column sizes, one and two row blocks.
@@ -58,7 +59,7 @@ def run(kind, m, n, k, sms, config, *, out_dtype=jnp.float32, **fused):
         out_dtype=out_dtype,
         config=config,
         sms=sms,
-        interpret=plgpu.InterpretGPUParams(detect_races=True),
+        interpret=INTERPRET,
         **fused,
     )
     return np.asarray(y), x.astype(np.float64) @ weight.T

@@ -1,5 +1,7 @@
 """The unpackers of the decode kernel for every code word in every column, as PTX and as their twin, and the layouts."""
 
+from typing import Any
+
 import jax
 import ml_dtypes
 import numpy as np
@@ -12,7 +14,6 @@ import jax.numpy as jnp
 
 from pallas_kernels.mosaic_gpu import _scales, _unpack
 from pallas_kernels.mosaic_gpu._words import JnpWords, PtxWords, lut3
-from pallas_kernels.planes import WeightPlanes
 from pallas_kernels.tiling import WEIGHT_KINDS, weight_kind
 from tests.oracle import layouts
 from tests.pallas_kernels import ptx
@@ -25,12 +26,12 @@ E4M3 = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.fl
 ROWS, COLUMNS = 256, 128
 
 
-def every_word(kind: str) -> tuple[WeightPlanes, np.ndarray]:
+def every_word(kind: str) -> tuple[Any, np.ndarray]:
     """Planes of a [256, 128] weight in which every column holds every code word, and the codes' exact values."""
     words = (np.arange(ROWS)[:, None] + 37 * np.arange(COLUMNS)) % 2 ** weight_kind(kind).code_bits
     if kind == "nvfp4":
         scales = ((np.arange(ROWS)[:, None] + 5 * np.arange(COLUMNS // 16)) % 127).astype(np.uint8)
-        payload = layouts.pack((words.astype(np.uint8), scales, np.uint32(0x3F800000)), FORMATS[kind])
+        payload = layouts.pack((words.astype(np.uint8), scales, np.array(0x3F800000, np.uint32)), FORMATS[kind])
         return planes_of(kind, payload, ROWS, COLUMNS), E2M1[words] * np.repeat(E4M3[scales], 16, axis=1)
     if kind == "fp8":
         words[words & 0x7F == 0x7F] = 0x80
