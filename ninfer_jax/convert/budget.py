@@ -4,14 +4,20 @@ A block's working set is a multiple of its source bytes; everything else of the 
 were measured and have room to spare (`benchmarks/bench_convert.py`).
 """
 
+from ninfer_jax.convert.blocks import Block
 from ninfer_jax.convert.plan import ConversionPlan
 from ninfer_jax.errors import ConversionError
+from ninfer_jax.formats import DirectFormat, get_format
+from ninfer_jax.recipes import TensorSpec
 
-RESERVED_BYTES = 640 << 20
+RESERVED_BYTES = 448 << 20
 """Memory of the interpreter, XLA and its compiler, measured with some room: what a budget must hold besides blocks."""
 
-BLOCK_COPIES = 24
+BLOCK_COPIES = 14
 """Bytes of memory for each source byte of a block: queued copies, planes, and the encoder's binary32 temporaries."""
+
+DIRECT_COPIES = 8
+"""The same for a block whose words are copied: only queued copies."""
 
 _SMALLEST_BLOCK = 1 << 18
 
@@ -41,12 +47,18 @@ def check_budget(plan: ConversionPlan, memory_budget: int) -> None:
     Raises:
         ConversionError: naming the tensor and the memory it needs.
     """
-    largest = max(plan.blocks, key=lambda block: block.nbytes, default=None)
-    if largest is None or RESERVED_BYTES + BLOCK_COPIES * largest.nbytes <= memory_budget:
+    needs = ((_needed(plan, block), block) for block in plan.blocks)
+    needed, block = max(needs, key=lambda need: need[0], default=(0, None))
+    if block is None or needed <= memory_budget:
         return
-    name = plan.specs[largest.position].name
-    needed = RESERVED_BYTES + BLOCK_COPIES * largest.nbytes
     raise ConversionError(
-        f"tensor {name!r}: its smallest block of rows has {largest.nbytes} source bytes and needs about {needed} bytes "
-        f"of memory; the budget is {memory_budget} bytes"
+        f"tensor {plan.specs[block.position].name!r}: its smallest block of rows has {block.nbytes} source bytes and "
+        f"needs about {needed} bytes of memory; the budget is {memory_budget} bytes"
     )
+
+
+def _needed(plan: ConversionPlan, block: Block) -> int:
+    """Memory that the process needs to handle a block, bytes."""
+    spec = plan.specs[block.position]
+    coded = isinstance(spec, TensorSpec) and not isinstance(get_format(spec.format), DirectFormat)
+    return RESERVED_BYTES + (BLOCK_COPIES if coded else DIRECT_COPIES) * block.nbytes

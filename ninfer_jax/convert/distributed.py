@@ -130,11 +130,16 @@ class DistributedGroup(Group):
         """Let the others see why this process stops: process 0 serves their barriers and must not leave first."""
         end = time.monotonic() + _LINGER_SECONDS
         while self.index == 0 and time.monotonic() < end:
+            now = time.monotonic()
             for peer in self._peers:
-                peer.look(time.monotonic())
-            if all(peer.contents and peer.contents.failed is not None for peer in self._peers):
+                peer.look(now)
+            if all(self._is_gone(peer, now) for peer in self._peers):
                 end = min(end, time.monotonic() + _BEAT_SECONDS)  # time for them to end
             time.sleep(_BEAT_SECONDS / 2)
+
+    def _is_gone(self, peer: "_Peer", now: float) -> bool:
+        failed = peer.contents is not None and peer.contents.failed is not None
+        return failed or now - peer.seen > self._timeout
 
     def close(self) -> None:
         """Stop watching."""

@@ -4,6 +4,8 @@ Process 0 owns the partial file and publishes or discards it; the others attach 
 destination before `publish`. Specification: container.
 """
 
+import errno
+import fcntl
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,7 +122,22 @@ def _open_owned(plan: ConversionPlan, destination: Path, partial: Path, settings
     overwrite = settings.overwrite
     if settings.resume:
         return ArtifactWriter.resume(destination, plan.artifact, partial=partial, overwrite=overwrite)
-    for path in find_journals(partial):
-        path.unlink(missing_ok=True)
-    partial.unlink(missing_ok=True)
+    _remove_abandoned(partial)
     return ArtifactWriter.create(destination, plan.artifact, partial=partial, overwrite=overwrite)
+
+
+def _remove_abandoned(partial: Path) -> None:
+    """Remove what an earlier conversion left, unless it still runs: its process holds a lock on the partial file."""
+    if partial.exists():
+        with partial.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConversionError(
+                    f"another process is writing {partial.name}; wait for it, or choose another destination"
+                ) from None
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK, errno.EINVAL):
+                    raise  # some network file systems have no locks
+    for path in (*find_journals(partial), partial):
+        path.unlink(missing_ok=True)

@@ -108,7 +108,7 @@ def test_a_block_or_budget_that_is_too_small_is_refused(sample: Sample, tmp_path
 
 
 def test_a_row_that_exceeds_the_budget_is_named(tmp_path: Path):
-    budget = 700 << 20
+    budget = 500 << 20
     values = np.zeros((2, 3 << 20), np.float32)
     with pytest.raises(ConversionError, match=r"tensor 'w': its smallest block of rows"):
         attempt(tmp_path, 'format = "W8G32_F16S"', values, Settings(memory_budget=budget))

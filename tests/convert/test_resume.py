@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -179,6 +180,20 @@ def test_damaged_last_blocks_are_found_and_done_again(folder: Path, expected: st
     data[start : start + 8] = bytes(8)
     partial.write_bytes(data)
     assert sha256(run(folder, resume=True)) == expected
+
+
+@pytest.mark.parametrize("again", [{"overwrite": True}, {"resume": True}])
+def test_a_conversion_that_still_runs_is_left_alone(folder: Path, expected: str, again: dict[str, Any]):
+    met: list[str] = []
+
+    def second_run(blocks: int) -> None:
+        if blocks == 30:
+            with pytest.raises(NinferError, match="another process is writing") as caught:
+                run(folder, **again)
+            met.append(str(caught.value))
+
+    assert sha256(run(folder, stop=second_run)) == expected
+    assert len(met) == 1
 
 
 def test_there_must_be_something_to_resume(folder: Path):
