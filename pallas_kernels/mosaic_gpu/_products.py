@@ -39,7 +39,7 @@ def add_sums(total: jax.Array, sums: Sequence[Sum], interpret: bool) -> jax.Arra
     if interpret:
         for part, operand in zip(sums, _operands(sums), strict=True):
             product = jnp.dot(operand.astype(jnp.float32), part.x_smem[...].astype(jnp.float32).T)
-            total = total + (product if part.scale is None else product * part.scale[:, None])
+            total = total + _scaled(product, part.scale)
         return total
 
     def chain(*accumulators: Any) -> jax.Array:
@@ -65,6 +65,8 @@ def _operands(sums: Sequence[Sum]) -> Any:
 
 def _add(total: jax.Array, part: Sum, accumulator: Any, in_flight: int) -> jax.Array:
     product = plgpu.wgmma_accumulator_load(accumulator, wait_n=in_flight)
-    if part.scale is not None:
-        product = product * lax.broadcast_in_dim(part.scale, product.shape, (0,))
-    return plgpu.layout_cast(total + product, plgpu.Layout.WGMMA)
+    return plgpu.layout_cast(total + _scaled(product, part.scale), plgpu.Layout.WGMMA)
+
+
+def _scaled(product: jax.Array, scale: jax.Array | None) -> jax.Array:
+    return product if scale is None else product * lax.broadcast_in_dim(scale, product.shape, (0,))

@@ -36,7 +36,7 @@ def run(_type, operands, body: str, constraints: str) -> np.ndarray:
 
 
 def _value(text: str, registers: dict[str, np.ndarray]) -> np.ndarray:
-    return registers[text] if text in registers else np.uint32(int(text, 0))
+    return np.asarray(registers[text] if text in registers else int(text, 0), np.uint32)
 
 
 def _lop3(a, b, c, table):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from benchmarks import aot, sass
+from benchmarks import aot, sass, sass_hazards
 from pallas_kernels.planes import plane_bytes
 from pallas_kernels.tiling import WEIGHT_KINDS
 
@@ -33,6 +33,16 @@ SASS = """
 """
 
 
+IN_FLIGHT = """
+        /*0010*/                   HGMMA.64x8x16.F32.BF16 R24, R8, gdesc[UR4], RZ, !UPT, gsb0 ;
+        /*0020*/                   LOP3.LUT R12, R3, 0xf, R4, 0x6a, !PT ;
+        /*0030*/                   HGMMA.64x8x16.F32.BF16 R28, R12, gdesc[UR4], RZ, !UPT, gsb0 ;
+        {wait}
+        /*0050*/                   FFMA R2, R24, R3, R2 ;
+        /*0060*/                   LDS.128 R8, [R40] ;
+"""
+
+
 def compiled(builder, **arguments):
     return aot.compile_case(aot.AotCase(f"{builder} {arguments}", f"benchmarks.decode_builder:{builder}", arguments))
 
@@ -42,6 +52,7 @@ def check_clean(report, kind, n, k):
     assert report.spill_bytes == report.stack_bytes == 0
     assert report.hgmma > 0
     assert report.tma_loads > 0
+    assert [line for program in report.sass for line in sass_hazards.hazards(program)] == []
     assert report.unpack_per_weight <= UNPACK[kind]
     assert report.per_weight <= IN_ALL[kind]
     # Planes reach the kernel by bit casts alone; XLA writes x in the unpacker's order and nothing near the weight.
@@ -78,6 +89,15 @@ def test_main_loop_is_found_and_counted():
     assert loop.per_weight == 3 / 8  # LOP3, HADD2, BRA; NOP is no work
     assert loop.unpack_per_weight == 2 / 8
     assert sass.count(SASS, "UTMALDG") == 1
+
+
+def test_registers_in_flight_are_found():
+    wait = "/*0040*/                   WARPGROUP.DEPBAR.LE gsb0, {} ;"
+    assert sass_hazards.hazards(IN_FLIGHT.format(wait=wait.format("0x1"))) == []
+    found = sass_hazards.hazards(IN_FLIGHT.format(wait=wait.format("0x2")))
+    assert [line.split()[:2] for line in found] == [["0x50", "FFMA"], ["0x60", "LDS.128"]]
+    second = IN_FLIGHT.format(wait=wait.format("0x1")).replace("LDS.128 R8", "LDS.128 R12")
+    assert [line.split()[1] for line in sass_hazards.hazards(second)] == ["LDS.128"]
 
 
 def test_report_without_a_loop_has_no_cost_a_weight():

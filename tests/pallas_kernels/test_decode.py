@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from benchmarks.cases import WEIGHT_CASES
 from pallas_kernels.errors import KernelConfigError
 from pallas_kernels.hardware import H100
-from pallas_kernels.mosaic_gpu import decode_sm90
+from pallas_kernels.mosaic_gpu import _products, _unpack, decode_sm90
 from pallas_kernels.mosaic_gpu._decode_plan import DecodePlan
 from pallas_kernels.tiling import StreamConfig
 from tests.pallas_kernels.weights import check_close, random_weight, random_x, relative_l2
@@ -107,6 +107,33 @@ def test_a_missing_fence_is_reported_as_a_race(capfd, monkeypatch):
             raised.append(str(error))
             raise
     assert "RACE DETECTED" in capfd.readouterr().out + "".join(raised)
+
+
+def _swap_nibbles(monkeypatch):
+    order = _unpack.order_columns
+    monkeypatch.setattr(_unpack, "order_columns", lambda kind, x: order(kind, x)[:, np.arange(x.shape[1]) ^ 1])
+
+
+def _forget_a_scale(monkeypatch):
+    monkeypatch.setattr(_products, "_scaled", lambda product, scale: product)
+
+
+def _lose_a_segment(monkeypatch):
+    segments = DecodePlan.segments
+
+    def all_but_the_last(plan):
+        indices, present = segments(plan)
+        present[-1, np.flatnonzero(present[-1])[-1]] = False
+        return indices, present
+
+    monkeypatch.setattr(DecodePlan, "segments", all_but_the_last)
+
+
+@pytest.mark.parametrize("mutate", [_swap_nibbles, _forget_a_scale, _lose_a_segment])
+def test_the_oracle_notices_mutations(mutate, monkeypatch):
+    mutate(monkeypatch)
+    y, reference = run("q4", 1, 64, 512, 2, StreamConfig(64, 128, 2, 1, 1))
+    assert relative_l2(y, reference) > 1e-2
 
 
 def test_segments_cover_each_stage_of_each_tile_once():
