@@ -15,6 +15,7 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.table import Column
 
 from ninfer_jax.cli.sizes import human
 from ninfer_jax.convert import Progress, silent
@@ -44,15 +45,16 @@ def progress_display(verb: str, *, quiet: bool = False) -> Iterator[Progress]:
 
 @contextmanager
 def _bar(verb: str) -> Iterator[Progress]:
+    fixed = Column(no_wrap=True)
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[name]}", style="dim"),
+        TextColumn("{task.description}", table_column=fixed),
+        BarColumn(bar_width=20),
+        DownloadColumn(table_column=fixed),
+        TransferSpeedColumn(table_column=fixed),
+        TimeRemainingColumn(table_column=fixed),
+        TextColumn("{task.fields[name]}", style="dim", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
     )
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Bar(*columns, console=Console(stderr=True), transient=True, expand=True) as bar:
         task = bar.add_task(verb, total=None, name="")
 
         def show(done: int, total: int, name: str) -> None:

@@ -210,7 +210,7 @@ def test_an_artifact_cannot_be_resumed_as_a_partial_file(folder: Path):
 
 
 def test_killed_at_random_times_and_resumed_the_bytes_are_the_same(folder: Path, expected: str):
-    command = [sys.executable, "-m", "tests.convert.killed", str(folder), "4", "3"]
+    command = [sys.executable, "-m", "tests.convert.killed", str(folder), "4", "10"]
     done = subprocess.run(
         command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=240, check=False
     )
