@@ -92,8 +92,46 @@ B200 = Hardware(
     bf16_flops=2250e12,
     clock_hz=1.965e9,
 )
+A100 = Hardware(
+    name="NVIDIA A100-SXM4-80GB",
+    compute_capability=(8, 0),
+    sms=108,
+    smem_per_block=166912,
+    smem_per_sm=167936,
+    l2_bytes=41943040,
+    memory_bytes=84978434048,
+    memory_bandwidth=2.039e12,
+    bf16_flops=312e12,
+    clock_hz=1.41e9,
+)
+RTX4090 = Hardware(
+    name="NVIDIA GeForce RTX 4090",
+    compute_capability=(8, 9),
+    sms=128,
+    smem_per_block=101376,
+    smem_per_sm=102400,
+    l2_bytes=75497472,
+    memory_bytes=25250000000,
+    memory_bandwidth=1.008096e12,
+    bf16_flops=165.2e12,
+    clock_hz=2.52e9,
+)
+RTX5090 = Hardware(
+    name="NVIDIA GeForce RTX 5090",
+    compute_capability=(12, 0),
+    sms=170,
+    smem_per_block=101376,
+    smem_per_sm=102400,
+    l2_bytes=100663296,
+    memory_bytes=33670000000,
+    memory_bandwidth=1.792128e12,
+    bf16_flops=209.5e12,
+    clock_hz=2.407e9,
+)
 
-KNOWN_HARDWARE: Mapping[str, Hardware] = MappingProxyType({"h100": H100, "h200": H200, "b200": B200})
+KNOWN_HARDWARE: Mapping[str, Hardware] = MappingProxyType(
+    {"h100": H100, "h200": H200, "b200": B200, "a100": A100, "rtx4090": RTX4090, "rtx5090": RTX5090}
+)
 
 
 def _capability(text: object) -> tuple[int, int] | None:
@@ -104,8 +142,8 @@ def _capability(text: object) -> tuple[int, int] | None:
 def visible_hardware() -> Hardware | None:
     """The record of the first GPU jax sees, or None where there is none.
 
-    A Hopper device that is not listed gets the H100's record under its own name with its own multiprocessor count;
-    any other device gets its name and capability, which is all `unsupported_reason` needs to refuse it.
+    A device that is not listed gets the record of the first listed one of its compute capability, or of the H100, under
+    its own name, capability and multiprocessor count.
     """
     try:
         devices = jax.devices("gpu")
@@ -118,5 +156,6 @@ def visible_hardware() -> Hardware | None:
         if known.name == device.device_kind:
             return known
     capability = _capability(getattr(device, "compute_capability", ""))
-    sms = getattr(device, "core_count", None) or H100.sms
-    return dataclasses.replace(H100, name=device.device_kind, compute_capability=capability or (0, 0), sms=int(sms))
+    alike = next((known for known in KNOWN_HARDWARE.values() if known.compute_capability == capability), H100)
+    sms = getattr(device, "core_count", None) or alike.sms
+    return dataclasses.replace(alike, name=device.device_kind, compute_capability=capability or (0, 0), sms=int(sms))

@@ -176,3 +176,28 @@ class StreamConfig:
         require_one_of("warpgroups", self.warpgroups, (1, 2, 3, 4))
         require_one_of("stages", self.stages, tuple(range(1, 9)))
         require_one_of("blocks_per_sm", self.blocks_per_sm, (1, 2))
+
+
+@dataclasses.dataclass(frozen=True)
+class PortableConfig:
+    """How the portable kernel cuts up y = x @ W.T: 64 rows of W a block.
+
+    Attributes:
+      block_m: rows of x a block computes, 8, 16, 32, 64 or 128.
+      block_k: columns of x and W in one stage, 64, 128 or 256; halved where the columns of W are no multiple of it.
+      stages: stages of the ring of copies, 2 to 8.
+      split_k: blocks that share an output tile, each with its own part of K; their sums are added afterwards. The
+        next smaller divisor of the stages where it is none.
+    """
+
+    block_m: int = 8
+    block_k: int = 128
+    stages: int = 4
+    split_k: int = 1
+
+    def __post_init__(self) -> None:
+        require_one_of("block_m", self.block_m, (8, 16, 32, 64, 128))
+        require_one_of("block_k", self.block_k, (64, 128, 256))
+        require_one_of("stages", self.stages, tuple(range(2, 9)))
+        if self.split_k < 1:
+            raise KernelConfigError(f"split_k={self.split_k} is not allowed: choose 1 or more")

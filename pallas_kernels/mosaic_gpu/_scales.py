@@ -20,7 +20,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import arith, memref, vector
 
 from pallas_kernels.mosaic_gpu._unpack import ROWS, block_scale_layout, block_scale_pair
-from pallas_kernels.mosaic_gpu._words import JnpWords, PtxWords
+from pallas_kernels.mosaic_gpu._words import JnpWords, ptx_words
 
 
 def row_layout() -> Any:
@@ -105,7 +105,7 @@ def block_scales(tile_smem: Any, half: jax.Array | int, *, interpret: bool = Fal
                 selector = _emit_byte_selector(thread)
             place = arith.muli(arith.remui(row, mgpu.c(32, index)), mgpu.c(4, index))
             place = arith.addi(arith.addi(place, start), arith.divui(row, mgpu.c(32, index)))
-            pair = block_scale_pair(memref.load(ref, [place]), selector, PtxWords())
+            pair = block_scale_pair(memref.load(ref, [place]), selector, ptx_words())
             registers[i] = vector.broadcast(ir.VectorType.get((1,), pair.type), pair)
         registers = registers.reshape(layout.registers_shape((ROWS, 4)))
         return mgpu.FragmentedArray(_registers=registers, _layout=layout, _is_signed=False)

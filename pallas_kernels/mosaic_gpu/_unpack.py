@@ -22,7 +22,7 @@ from jax import lax
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import arith, vector
 
-from pallas_kernels.mosaic_gpu._words import JnpWords, PtxWords, Word
+from pallas_kernels.mosaic_gpu._words import JnpWords, Word, ptx_words
 from pallas_kernels.tiling import weight_kind
 
 ROWS = COLUMNS = 64
@@ -229,7 +229,7 @@ def _unpack_registers(
         scale = _as_words(scales[row])[0] if scales is not None else None
         pairs = []
         for part in range(codes.shape[0]):
-            pairs += _PROGRAMS[kind](_as_words(codes[part, row]), further, scale, PtxWords())
+            pairs += _PROGRAMS[kind](_as_words(codes[part, row]), further, scale, ptx_words())
         for p, pair in enumerate(pairs):
             out[p, row] = mgpu.utils.bitcast(pair, pair_type)
     registers = out.reshape(layout.registers_shape((ROWS, COLUMNS)))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.experimental.mosaic.gpu as mgpu
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.mlir import ir
@@ -131,3 +132,26 @@ class PtxWords:
     def mul_bf16x2(self, a: Word, b: Word | int) -> Word:
         """a * b in each bfloat16 half, subnormals kept."""
         return self._bf16x2("mul", a, b)
+
+
+class FmaPtxWords(PtxWords):
+    """`PtxWords` for GPUs before compute capability 9.0, whose only bfloat16 instruction of these is fma."""
+
+    def sub_bf16x2(self, a: Word, b: Word | int) -> Word:
+        """a - b in each bfloat16 half, as b * -1 + a, rounded once."""
+        return self._fma(b, 0xBF80BF80, a)
+
+    def mul_bf16x2(self, a: Word, b: Word | int) -> Word:
+        """a * b in each bfloat16 half, subnormals kept, as a * b + -0, which keeps the sign of a zero."""
+        return self._fma(b, a, 0x80008000)
+
+    def _fma(self, a: Word | int, b: Word | int, c: Word | int) -> Word:
+        # Through registers of the snippet's own, because the instruction takes no immediate.
+        registers, (a, b, c) = self._operands(a, b, c)
+        moves = f"mov.b32 a, {a}; mov.b32 b, {b}; mov.b32 c, {c};"
+        return self._asm(f"{{ .reg .b32 a, b, c; {moves} fma.rn.bf16x2 $0, a, b, c; }}", *registers)
+
+
+def ptx_words() -> PtxWords:
+    """The operations in instructions that the GPU being compiled for has."""
+    return PtxWords() if mgpu.utils.get_arch().major >= 9 else FmaPtxWords()

@@ -1,0 +1,221 @@
+"""Sizes, limits and choice of the portable kernel's launches. All static; nothing here runs on a GPU.
+
+    time = waves of blocks at their slowest resource: tensor cores, instruction issue, shared memory, device memory or
+           the latency of one block's ring
+
+Constants are static counts (instructions and registers, from `benchmarks.aot`) and latencies of the order published for
+the parts; nothing here was measured on a GPU. Leaves out the kernel (portable_mma). Source: gpu-kernels.
+"""
+
+import functools
+import itertools
+from types import MappingProxyType
+from typing import Any
+
+import jax.experimental.pallas.mosaic_gpu as plgpu
+
+from pallas_kernels.errors import KernelConfigError
+from pallas_kernels.hardware import A100, Hardware
+from pallas_kernels.mosaic_gpu._unpack import COLUMNS, ROWS
+from pallas_kernels.tiling import PortableConfig, require_fits, weight_kind
+
+#: Tokens whose sums of a group are held beside the totals at a time.
+PART_TOKENS = 32
+#: Rows of the scale tile NVFP4 stores, and 32-bit words of one tile.
+SCALE_TILE_ROWS, SCALE_TILE_WORDS = 128, 128
+#: Instructions that unpack a weight, as compiled for compute capability 8.0.
+INSTRUCTIONS = MappingProxyType({"q4": 2.3, "q5": 4.0, "q6": 4.0, "w8": 3.5, "fp8": 3.5, "nvfp4": 3.8})
+#: Registers a thread takes at most, by tokens of a block.
+REGISTERS = MappingProxyType({8: 96, 16: 104, 32: 128, 64: 168, 128: 255})
+_REGISTERS_PER_SM, _BLOCKS_PER_SM = 65536, 12
+#: Bytes of shared memory left free for barriers, and what the driver keeps of it for each block.
+_SMEM_RESERVE = 2048
+#: Cycles from the start of a copy to its arrival under load, and those a block takes outside its loop.
+_LATENCY_CYCLES, _BLOCK_CYCLES = 900.0, 2500.0
+#: Bytes a cycle shared memory gives a multiprocessor.
+_SMEM_BYTES_PER_CYCLE = 128
+
+
+def tiled(row_bytes: int, element_bytes: int, row_tiles: int) -> tuple[Any, ...]:
+    """Transforms of a tile in shared memory that all four warps of a warpgroup can copy: the widest swizzle.
+
+    Copies before compute capability 9.0 give each warp whole tiles of 8 rows and a swizzle's bytes.
+    """
+    fits = lambda width: row_bytes % width == 0 and row_tiles * (row_bytes // width) % 4 == 0
+    width = next(width for width in (128, 64, 32, 16) if fits(width))
+    tiling = plgpu.TilingTransform((8, width // element_bytes))
+    return (tiling, plgpu.SwizzleTransform(width)) if width > 16 else (tiling,)
+
+
+class PortablePlan:
+    """Sizes of one launch. All static.
+
+    Attributes:
+      columns: columns of W that are worked on, zeros included.
+      block_k: columns of a stage; the configuration's, halved until it divides `columns`.
+      split_k: parts of K; the largest number up to the configuration's that divides the stages.
+      steps: stages of a block.
+      tiles, m_tiles: tiles of 64 rows of W, and of `block_m` tokens.
+      row_bytes, high_row_bytes: bytes of codes and of high bits a row has in a stage.
+      sum_columns: columns that are summed before their scale is applied.
+      groups: scales a row has in a stage, 0 where sums are not scaled.
+    """
+
+    def __init__(self, m: int, n: int, k: int, kind: str, config: PortableConfig):
+        self.info, self.kind, self.m, self.n = weight_kind(kind), kind, m, n
+        self.columns = -(-self.info.k_padded(k) // COLUMNS) * COLUMNS
+        self.block_m, self.stages = config.block_m, config.stages
+        self.block_k = config.block_k
+        while self.columns % self.block_k:
+            self.block_k //= 2
+        stages_in_all = self.columns // self.block_k
+        self.split_k = next(d for d in range(min(config.split_k, stages_in_all), 0, -1) if stages_in_all % d == 0)
+        self.steps = stages_in_all // self.split_k
+        self.tiles, self.m_tiles = -(-n // ROWS), -(-m // self.block_m)
+        self.row_bytes = self.block_k * self.info.code_plane_bits // 8
+        self.high_row_bytes = self.block_k // COLUMNS * self.info.high_bytes
+        self.grouped = kind not in ("fp8", "nvfp4")
+        self.sum_columns = min(self.info.group_size, COLUMNS) if self.grouped else COLUMNS
+        self.groups = self.block_k // self.info.group_size if self.grouped else 0
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the launch."""
+        return self.tiles * self.m_tiles * self.split_k
+
+    @property
+    def part_tokens(self) -> int:
+        """Tokens of one product."""
+        return min(self.block_m, PART_TOKENS)
+
+    def weight_stage_bytes(self) -> int:
+        """Bytes of packed weight in a stage; group scales, which do not pass through it, left out."""
+        scales = self.block_k // COLUMNS * SCALE_TILE_WORDS * 4 if self.kind == "nvfp4" else 0
+        return ROWS * (self.row_bytes + self.high_row_bytes) + scales
+
+    def smem_bytes(self) -> int:
+        """Shared memory of a block: the ring, whose place the result takes at the end."""
+        ring = min(self.stages, self.steps) * (self.block_m * self.block_k * 2 + self.weight_stage_bytes())
+        return max(ring, self.block_m * ROWS * 4)
+
+
+def check_config(config: PortableConfig, *, kind: str, k: int, hardware: Hardware = A100) -> None:
+    """Raise `KernelConfigError` where the kernel cannot run a configuration for this weight.
+
+    Args:
+      config: the configuration.
+      kind: a name of `WEIGHT_KINDS`.
+      k: columns of the weight.
+      hardware: the device, for its shared memory.
+    """
+    if kind == "q5" and config.block_k < 128:
+        raise KernelConfigError(
+            f"block_k={config.block_k} is not allowed for q5, whose high bits are copied 16 bytes a row: choose 128 or "
+            "256"
+        )
+    need = PortablePlan(config.block_m, ROWS, k, kind, config).smem_bytes() + _SMEM_RESERVE
+    require_fits(f"{config} for {kind}: shared memory (bytes)", need, hardware.smem_per_block)
+
+
+def candidate_configs(
+    *, kind: str, m: int, n: int, k: int, gated: bool = False, out_bytes: int = 2, hardware: Hardware = A100
+) -> tuple[PortableConfig, ...]:
+    """Every configuration worth trying for y[m, n] = x @ W[n, k].T.
+
+    Args:
+      kind: a name of `WEIGHT_KINDS`.
+      m: tokens.
+      n: rows of the weight.
+      k: columns of the weight.
+      gated: whether the product is a gated one, which changes nothing in the kernel.
+      out_bytes: bytes of an element of the result.
+      hardware: the device.
+    """
+    del gated, out_bytes
+    found = []
+    smallest = next((b for b in (8, 16, 32, 64, 128) if b >= m), 128)
+    for block_m, block_k, stages, split_k in itertools.product(
+        (8, 16, 32, 64, 128), (64, 128, 256), (2, 3, 4, 6), (1, 2, 4, 8, 16)
+    ):
+        config = PortableConfig(block_m, block_k, stages, split_k)
+        plan = PortablePlan(m, n, k, kind, config)
+        # What a plan would change of a configuration is another candidate.
+        if block_m > smallest or (plan.block_k, plan.split_k) != (block_k, split_k) or stages > plan.steps > 1:
+            continue
+        if split_k > 1 and (plan.blocks > 8 * hardware.sms or plan.steps < 2):
+            continue
+        try:
+            check_config(config, kind=kind, k=k, hardware=hardware)
+        except KernelConfigError:
+            continue
+        found.append(config)
+    return tuple(found)
+
+
+def predicted_seconds(
+    config: PortableConfig, *, kind: str, m: int, n: int, k: int, gated: bool = False, out_bytes: int = 2,
+    hardware: Hardware = A100,
+) -> float:  # fmt: skip
+    """A rough time of a launch.
+
+    Args:
+      config: the configuration.
+      kind: a name of `WEIGHT_KINDS`.
+      m: tokens.
+      n: rows of the weight.
+      k: columns of the weight.
+      gated: whether the product is a gated one, which XLA finishes from float32 sums.
+      out_bytes: bytes of an element of the result.
+      hardware: the device.
+    """
+    plan = PortablePlan(m, n, k, kind, config)
+    smem = plan.smem_bytes() + _SMEM_RESERVE
+    at_once = max(1, min(hardware.smem_per_sm // smem, _REGISTERS_PER_SM // (128 * REGISTERS[plan.block_m])))
+    at_once = min(at_once, _BLOCKS_PER_SM, -(-plan.blocks // hardware.sms))
+    waves = -(-plan.blocks // (hardware.sms * at_once))
+    stage = stage_cycles(plan, hardware)
+    latency = (_LATENCY_CYCLES / max(1, plan.stages - 1) + stage) / at_once
+    seconds = waves * at_once * (plan.steps * max(stage, latency) + _BLOCK_CYCLES / at_once) / hardware.clock_hz
+    if plan.split_k > 1 or gated:
+        traffic = 2 * plan.split_k * plan.m_tiles * plan.block_m * plan.tiles * ROWS * 4
+        seconds += hardware.memory_seconds(traffic)
+    else:
+        seconds += hardware.memory_seconds(m * n * out_bytes)
+    return seconds
+
+
+def stage_cycles(plan: PortablePlan, hardware: Hardware) -> float:
+    """Cycles a stage of a block takes at its slowest resource, with the multiprocessor to itself."""
+    products = plan.block_m / 8 * plan.block_k / 16  # of each of the four warps
+    tensor = 2.0 * ROWS * plan.block_k * plan.block_m / (hardware.bf16_flops / hardware.sms / hardware.clock_hz)
+    # An mma and its two loads of x; four multiply-adds a group and 8 tokens.
+    issue = ROWS * plan.block_k * INSTRUCTIONS[plan.kind] / 128 + 3 * products + plan.block_m / 2 * plan.groups
+    shared = 4 * 2 * products * 128 / _SMEM_BYTES_PER_CYCLE
+    bytes_per_cycle = hardware.memory_bandwidth / hardware.sms / hardware.clock_hz
+    # The first of the token tiles brings a weight to the second level cache, which serves the others.
+    memory = plan.weight_stage_bytes() / plan.m_tiles / bytes_per_cycle
+    return max(tensor, issue, shared, memory)
+
+
+@functools.cache
+def _cheapest(problem: tuple[tuple[str, Any], ...]) -> PortableConfig:
+    arguments = dict(problem)
+    return min(candidate_configs(**arguments), key=lambda config: predicted_seconds(config, **arguments))
+
+
+def heuristic_config(
+    *, kind: str, m: int, n: int, k: int, gated: bool = False, out_bytes: int = 2, hardware: Hardware = A100
+) -> PortableConfig:
+    """The candidate with the smallest predicted time.
+
+    Args:
+      kind: a name of `WEIGHT_KINDS`.
+      m: tokens.
+      n: rows of the weight.
+      k: columns of the weight.
+      gated: whether the product is a gated one.
+      out_bytes: bytes of an element of the result.
+      hardware: the device.
+    """
+    problem = {"kind": kind, "m": m, "n": n, "k": k, "gated": gated, "out_bytes": out_bytes, "hardware": hardware}
+    return _cheapest(tuple(problem.items()))
