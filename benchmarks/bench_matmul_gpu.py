@@ -10,6 +10,7 @@ a case is wrong. Leaves out tuning (benchmarks.tune) and the CPU (bench_matmul).
 
 import argparse
 import dataclasses
+import os
 import pathlib
 import sys
 import time
@@ -87,6 +88,10 @@ class Session:
     hardware: Hardware
     interpret: Any
 
+    def copies(self, nbytes: int) -> int:
+        """Copies of a weight of that many bytes to rotate; the interpreter runs one kernel at a time."""
+        return gpu_timing.copies_to_rotate(nbytes, self.hardware) if self.interpret is False else 1
+
     def matmul(self, case: WeightCase):
         """x, planes -> y for a weight."""
         return lambda x, planes: mosaic_gpu.matmul(
@@ -127,11 +132,9 @@ def time_case(
     """The `Result` of a case."""
     x = activations(m, case.k)
     nbytes = plane_bytes(case.kind, case.n, case.k)
-    copies = gpu_timing.copies_to_rotate(nbytes, session.hardware)
-    seconds = gpu_timing.seconds_of(session.clock, session.matmul(case), x, tuple(planes), copies)
+    seconds = gpu_timing.seconds_of(session.clock, session.matmul(case), x, tuple(planes), session.copies(nbytes))
     dense = jax.random.normal(jax.random.key(0), (case.n, case.k), jnp.bfloat16)
-    dense_copies = gpu_timing.copies_to_rotate(dense.nbytes, session.hardware)
-    xla = gpu_timing.seconds_of(session.clock, lambda x, w: x @ w.T, x, dense, dense_copies)
+    xla = gpu_timing.seconds_of(session.clock, lambda x, w: x @ w.T, x, dense, session.copies(dense.nbytes))
     traffic = nbytes + 2 * m * (case.k + case.n)
     return Result(
         name=case.name,
@@ -231,7 +234,9 @@ def open_session(interpret: bool) -> Session:
     if interpret:
         import jax.experimental.pallas.mosaic_gpu as plgpu
 
-        # Two multiprocessors: the interpreter runs the warpgroups of all blocks as threads at once.
+        # The interpreter runs the warpgroups of all blocks as threads that wait for each other, in the CPU client's
+        # pool, which has one a core unless told otherwise before it is made.
+        os.environ.setdefault("NPROC", "16")
         two = dataclasses.replace(H100, sms=2)
         return Session(gpu_timing.WallClock(), two, plgpu.InterpretGPUParams())  # type: ignore[attr-defined]
     hardware = visible_hardware()

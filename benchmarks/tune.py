@@ -104,7 +104,7 @@ def tune(problem: Problem, planes: WeightPlanes, session: Session, limit: int) -
     x = activations(problem.m, problem.k)
     if problem.gated:
         x = x / 16  # keeps the gate where its exponential is finite in float64
-    copies = gpu_timing.copies_to_rotate(plane_bytes(problem.kind, problem.n, problem.k), session.hardware)
+    copies = session.copies(plane_bytes(problem.kind, problem.n, problem.k))
     best = None
     for config in candidates(problem, session, limit):
         function = call(problem, config, session)

@@ -9,7 +9,7 @@ import pytest
 
 from pallas_kernels import autotune
 from pallas_kernels.autotune import Measurement, Problem, TuningTable, TuningTableError
-from pallas_kernels.tiling import DecodeConfig, PrefillConfig
+from pallas_kernels.tiling import PrefillConfig, StreamConfig
 
 DEVICE = "NVIDIA H200"
 PREFILL = Problem("prefill_sm90", "q4", 1024, 7168, 5120)
@@ -17,7 +17,7 @@ DECODE = Problem("decode_sm90", "w8", 1, 5120, 10240, out_bytes=4)
 
 
 def table(*problems):
-    config = {"prefill_sm90": PrefillConfig(), "decode_sm90": DecodeConfig()}
+    config = {"prefill_sm90": PrefillConfig(), "decode_sm90": StreamConfig()}
     measured = {p: Measurement(p, config[p.kernel], 12.5) for p in problems}
     return TuningTable(DEVICE, "0.12.0.1", MappingProxyType(measured))
 

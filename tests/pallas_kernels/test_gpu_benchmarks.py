@@ -1,0 +1,66 @@
+"""The GPU benchmark and the tuner on a CPU: the same path, tiny weights, kernels interpreted, meaningless times."""
+
+import jax
+import pytest
+
+if jax.__version_info__ < (0, 11, 2):
+    pytest.skip("the GPU kernels need jax >= 0.11.2", allow_module_level=True)
+
+import numpy as np
+
+from benchmarks import bench_matmul_gpu, tune
+from benchmarks.packed_weights import decode_rows, random_planes
+from pallas_kernels import autotune, visible_hardware
+from pallas_kernels.tiling import WEIGHT_KINDS
+from tests.pallas_kernels.weights import random_weight
+
+pytestmark = pytest.mark.timeout(240)
+OPTIONS = ["--interpret", "--kinds", "q4", "--tokens", "17"]
+
+
+def test_benchmark_checks_then_times_and_writes_results(tmp_path, capsys):
+    results = tmp_path / "results.json"
+    bench_matmul_gpu.main([*OPTIONS, "--json", str(results)])
+    out = capsys.readouterr().out
+    assert out.index("1 cases right") < out.index("tiny q4")
+    assert '"interpreted": true' in results.read_text()
+
+
+def test_benchmark_times_nothing_where_a_case_is_wrong(monkeypatch):
+    monkeypatch.setattr(bench_matmul_gpu, "decode_rows", lambda *args: decode_rows(*args) + 1)
+    with pytest.raises(SystemExit, match="tiny q4 m=17"):
+        bench_matmul_gpu.main(OPTIONS)
+
+
+def test_tuner_writes_a_table_that_is_read_back(tmp_path):
+    table = tmp_path / "interpreter.json"
+    tune.main([*OPTIONS, "--candidates", "2", "--output", str(table)])
+    measured = autotune.load_table(table).measurements
+    assert [(p.kernel, p.kind, p.m) for p in measured] == [("prefill_sm90", "q4", 17)]
+
+
+@pytest.mark.parametrize("main", [bench_matmul_gpu.main, tune.main])
+def test_without_a_gpu_there_is_one_line(main):
+    if visible_hardware() is not None:
+        pytest.skip("there is a GPU")
+    with pytest.raises(SystemExit, match=r"^no GPU: jax sees none"):
+        main([])
+
+
+@pytest.mark.parametrize("kind", WEIGHT_KINDS)
+def test_rows_are_decoded_as_the_oracle_does(kind):
+    planes, weight = random_weight(kind, 128, 128)
+    rows = np.array([0, 1, 77, 127])
+    np.testing.assert_allclose(decode_rows(planes, kind, 128, rows), weight[rows], rtol=2.0**-23)
+
+
+@pytest.mark.parametrize("kind", WEIGHT_KINDS)
+def test_random_planes_are_legal_and_padded_with_zeros(kind):
+    k = 192 if kind == "nvfp4" else 130
+    planes = random_planes(kind, 640, k)
+    values = decode_rows(planes, kind, k, np.arange(640))
+    assert np.isfinite(values).all()
+    assert np.abs(values).max() > 0
+    if kind in ("q4", "q5", "q6", "w8"):
+        padded = decode_rows(planes, kind, 256, np.arange(640))
+        assert not padded[:, k:].any()
