@@ -25,6 +25,7 @@ from benchmarks import sass
 from benchmarks.cases import WEIGHT_CASES, WeightCase
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
+_TENSOR_OPCODES = ("HGMMA", "UTCHMMA", "UTCOMMA")
 _SMEM = re.compile(r"smem_scratch_bytes=(\d+)")
 
 
@@ -73,12 +74,21 @@ class AotReport:
     @property
     def per_weight(self) -> float:
         """All instructions a weight of the worst main loop, tensor core instructions aside; nan without a loop."""
-        return max((loop.per_weight for loop in self.loops), default=float("nan"))
+        return max((loop.per_weight for loop in self._weight_loops), default=float("nan"))
 
     @property
     def unpack_per_weight(self) -> float:
         """Unpacking instructions a weight of the worst main loop; nan without a loop."""
-        return max((loop.unpack_per_weight for loop in self.loops), default=float("nan"))
+        return max((loop.unpack_per_weight for loop in self._weight_loops), default=float("nan"))
+
+    @property
+    def _weight_loops(self) -> list[sass.Loop | sass.OperandLoop]:
+        return [*self.loops, *(loop for program in self.sass for loop in sass.operand_loops(program))]
+
+    @property
+    def tensor_instructions(self) -> int:
+        """Tensor core instructions of any architecture: HGMMA, UTCHMMA (tcgen05) and UTCOMMA (block-scaled)."""
+        return sum(sass.count(program, opcode) for program in self.sass for opcode in _TENSOR_OPCODES)
 
     def temporaries(self, at_least: int = 0) -> list[dict[str, Any]]:
         """Arrays XLA itself writes to memory, of at least so many bytes: no arguments, kernel outputs or results."""
@@ -175,35 +185,62 @@ _SOME = ("27b mlp gate_up", "27b mlp down", "27b head", "27b mtp gate_up", "27b 
 _TAILS = ("vision fc1", "vision fc2")
 _TOKENS = (1, 16, 1024)
 _HEADER = (
-    f"{'kernel':12} {'kind':5} {'m':>5} {'n':>7} {'k':>6} {'regs':>4} {'spill':>5} {'smem KiB':>8} {'HGMMA':>5} "
-    f"{'TMA':>4} {'instr/w':>7} {'unpack/w':>8} {'XLA KiB':>8} {'bound':>6} {'H100 us':>8} {'H200 us':>8}"
+    f"{'kernel':17} {'kind':5} {'m':>5} {'n':>7} {'k':>6} {'regs':>4} {'spill':>5} {'smem KiB':>8} {'MMA':>5} "
+    f"{'TMA':>4} {'instr/w':>7} {'unpack/w':>8} {'XLA KiB':>8} {'bound':>6} at least, us"
 )
 
 
-def table_row(case: WeightCase, m: int) -> str:
-    """Compile what m tokens of a weight get and put what was made of it on a line.
+#: What builds a kernel, by its name.
+_BUILDERS = {
+    "decode_sm90": "benchmarks.decode_builder:decode",
+    "prefill_sm90": "benchmarks.prefill_builder:prefill",
+    "decode_sm100": "benchmarks.blackwell_builder:matmul",
+    "prefill_sm100": "benchmarks.blackwell_builder:matmul",
+    "mosaic_nvfp4_w4a4": "benchmarks.blackwell_builder:matmul",
+}
+#: Devices whose bounds are given, by the one whose machine code they run.
+_DEVICES = {"h100": ("h100", "h200"), "b200": ("b200",)}
+
+
+def kernels_for(case: WeightCase, m: int, gpu: str) -> list[str]:
+    """The kernels of a table: the one the public call takes, and for NVFP4 on Blackwell the one asked for by name."""
+    from pallas_kernels.hardware import KNOWN_HARDWARE
+    from pallas_kernels.mosaic_gpu import dispatch
+
+    kernels = [dispatch.kernel_for(m, KNOWN_HARDWARE[gpu])]
+    return [*kernels, "mosaic_nvfp4_w4a4"] if gpu == "b200" and case.kind == "nvfp4" else kernels
+
+
+def table_row(case: WeightCase, m: int, gpu: str = "h100", kernel: str | None = None) -> str:
+    """Compile a kernel for m tokens of a weight and put what was made of it on a line.
 
     XLA KiB is the largest array XLA itself writes, x in the unpacker's order among them.
     """
-    from pallas_kernels.hardware import H100, H200
+    from pallas_kernels.hardware import KNOWN_HARDWARE
     from pallas_kernels.mosaic_gpu import dispatch
 
-    kernel = dispatch.kernel_for(m)
+    kernel = kernel or kernels_for(case, m, gpu)[0]
     arguments = {"kind": case.kind, "m": m, "n": case.n, "k": case.k}
-    builder = "benchmarks.decode_builder:decode" if kernel == "decode_sm90" else "benchmarks.prefill_builder:prefill"
-    report = compile_case(AotCase(f"{kernel} {case.name} m={m}", builder, arguments))
-    (bound, h100), (_, h200) = (dispatch.lower_bound(**arguments, hardware=hardware) for hardware in (H100, H200))
+    named = {"implementation": kernel} if kernel == "mosaic_nvfp4_w4a4" else {}
+    report = compile_case(AotCase(f"{kernel} {case.name} m={m}", _BUILDERS[kernel], arguments | named, gpu))
+    bounds = [dispatch.lower_bound(**arguments, hardware=KNOWN_HARDWARE[name]) for name in _DEVICES[gpu]]
+    # The bound of a product with bfloat16 activations is none of one with four-bit codes.
+    times = ", ".join(f"{name} {us * 1e6:.1f}" for name, (_, us) in zip(_DEVICES[gpu], bounds, strict=True))
+    bound, times = ("-", "-") if named else (bounds[0][0], times)
     largest = max((i["bytes"] for i in report.temporaries()), default=0)
     return (
-        f"{kernel:12} {case.kind:5} {m:5} {case.n:7} {case.k:6} {report.registers:4} {report.spill_bytes:5} "
-        f"{report.smem_bytes / 1024:8.0f} {report.hgmma:5} {report.tma_loads:4} {report.per_weight:7.2f} "
-        f"{report.unpack_per_weight:8.2f} {largest / 1024:8.1f} {bound:>6} {h100 * 1e6:8.1f} {h200 * 1e6:8.1f}"
+        f"{kernel:17} {case.kind:5} {m:5} {case.n:7} {case.k:6} {report.registers:4} {report.spill_bytes:5} "
+        f"{report.smem_bytes / 1024:8.0f} {report.tensor_instructions:5} {report.tma_loads:4} {report.per_weight:7.2f} "
+        f"{report.unpack_per_weight:8.2f} {largest / 1024:8.1f} {bound:>6} {times}"
     )
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.aot", description="Compile kernels for an H100.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.aot", description="Compile kernels for a GPU without one."
+    )
+    parser.add_argument("--gpu", choices=tuple(_DEVICES), default="h100", help="the device to compile for")
     parser.add_argument("--all", action="store_true", help="every registered weight, not one a kind and the tails")
     parser.add_argument("--kind", help="only this weight kind")
     parser.add_argument("--tokens", default=",".join(map(str, _TOKENS)), help="numbers of tokens, comma separated")
@@ -215,7 +252,8 @@ def main(arguments: list[str] | None = None) -> None:
     for case in WEIGHT_CASES:
         if (options.all or case.name in (*_SOME, *_TAILS)) and options.kind in (None, case.kind):
             for m in map(int, options.tokens.split(",")):
-                print(table_row(case, m), flush=True)
+                for kernel in kernels_for(case, m, options.gpu):
+                    print(table_row(case, m, options.gpu, kernel), flush=True)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,9 @@ def matmul(
     problem: dict[str, Any] = {"n": n, "k": k, "out_dtype": dtype, "activation": activation}
     if implementation == nvfp4_w4a4.IMPLEMENTATION:
         kernel = nvfp4_w4a4.run
-        chosen: Any = nvfp4_w4a4.heuristic_config(m=m, n=n) if config is None else nvfp4_w4a4.W4A4Config(**config)
+        chosen: Any = (
+            nvfp4_w4a4.heuristic_config(m=m, n=n, out_bytes=4) if config is None else nvfp4_w4a4.W4A4Config(**config)
+        )
     elif m <= decode_sm100.MAX_M:
         kernel, problem["kind"] = decode_sm100.run, kind
         chosen = DecodeConfig(**config) if config else decode_sm100.heuristic_config(kind=kind, m=m, n=n, k=k)

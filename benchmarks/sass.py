@@ -13,6 +13,8 @@ from collections import Counter
 _LINE = re.compile(r"/\*(?P<address>[0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?(?P<op>[A-Z][A-Z0-9_.]*)(?P<rest>.*)$")
 _LABEL = re.compile(r"^\s*(\.L_x_\d+):")
 _TARGET = re.compile(r"\(?(\.L_x_\d+)\)?")
+#: Registers a store to tensor memory takes: what follows "STTM.", in lower case and so no part of the opcode.
+_REGISTERS = re.compile(r"x(\d+) ")
 _PTXAS = {
     "registers": re.compile(r"Used (\d+) registers"),
     "spill_stores": re.compile(r"(\d+) bytes spill stores"),
@@ -55,6 +57,32 @@ class Loop:
         return unpack / (WEIGHTS_PER_HGMMA_THREAD * self.hgmma)
 
 
+@dataclasses.dataclass(frozen=True)
+class OperandLoop:
+    """A loop that stores unpacked weights to tensor memory and no loop with such stores inside it.
+
+    Attributes:
+      start, end: byte addresses of its first and last instruction.
+      instructions: opcode without suffixes -> times it stands in the loop.
+      weights: weights a thread stores in one turn, two a register.
+    """
+
+    start: int
+    end: int
+    instructions: Counter
+    weights: int
+
+    @property
+    def per_weight(self) -> float:
+        """Every instruction of the loop, a weight."""
+        return sum(self.instructions.values()) / self.weights
+
+    @property
+    def unpack_per_weight(self) -> float:
+        """Integer, conversion and bfloat16 arithmetic of the loop, a weight."""
+        return sum(count for op, count in self.instructions.items() if op in UNPACK_OPS) / self.weights
+
+
 def parse_ptxas(text: str) -> dict[str, int]:
     """Largest registers, spill_stores, spill_loads and stack (bytes) of the kernels of one ptxas log."""
     return {key: max((int(v) for v in pattern.findall(text)), default=-1) for key, pattern in _PTXAS.items()}
@@ -90,20 +118,36 @@ def tensor_loops(text: str) -> list[Loop]:
 
     Out of line waits stand after the program's EXIT and branch back into it; that is no loop.
     """
-    instructions, labels = parse_sass(text)
+    return [Loop(start, end, inside) for start, end, inside in _innermost(parse_sass(text), "HGMMA")]
+
+
+def operand_loops(text: str) -> list[OperandLoop]:
+    """Innermost loops that store unpacked weights to tensor memory (STTM), in program order."""
+    program = parse_sass(text)
+    loops = []
+    for start, end, inside in _innermost(program, "STTM"):
+        stores = [rest for a, op, rest in program[0] if start <= a <= end and op.split(".")[0] == "STTM"]
+        stored = sum(int(match[1]) for match in map(_REGISTERS.match, stores) if match)
+        loops.append(OperandLoop(start, end, inside, 2 * stored))
+    return loops
+
+
+def _innermost(
+    program: tuple[list[tuple[int, str, str]], dict[str, int]], opcode: str
+) -> list[tuple[int, int, Counter]]:
+    """Start, end and instructions of the loops that hold an opcode and no such loop."""
+    instructions, labels = program
     spans = set()
     for address, op, rest in instructions:
         target = _TARGET.search(rest)
         if op.split(".")[0] == "BRA" and target is not None and labels.get(target[1], address + 1) <= address:
             spans.add((labels[target[1]], address))
-    loops = [_loop(instructions, start, end) for start, end in sorted(spans)]
-    loops = [loop for loop in loops if loop.hgmma and not loop.instructions["EXIT"]]
-    return [
-        loop for loop in loops if not any(o is not loop and loop.start <= o.start and o.end <= loop.end for o in loops)
-    ]
+    loops = [(start, end, _inside(instructions, start, end)) for start, end in sorted(spans)]
+    loops = [loop for loop in loops if loop[2][opcode] and not loop[2]["EXIT"]]
+    return [loop for loop in loops if not any(o is not loop and loop[0] <= o[0] and o[1] <= loop[1] for o in loops)]
 
 
-def _loop(instructions: list[tuple[int, str, str]], start: int, end: int) -> Loop:
+def _inside(instructions: list[tuple[int, str, str]], start: int, end: int) -> Counter:
     inside = Counter(op.split(".")[0] for address, op, _ in instructions if start <= address <= end)
     inside.pop("NOP", None)
-    return Loop(start, end, inside)
+    return inside

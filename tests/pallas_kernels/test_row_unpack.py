@@ -15,6 +15,7 @@ if jax.__version_info__ < (0, 11, 2):
 import jax.numpy as jnp
 from jax import lax
 
+from benchmarks import sass
 from pallas_kernels.mosaic_gpu import _row_unpack
 from pallas_kernels.mosaic_gpu._words import JnpWords
 from pallas_kernels.tiling import WEIGHT_KINDS, weight_kind
@@ -100,3 +101,13 @@ def test_integer_codes_alone_are_exact(kind):
     pairs = _row_unpack.scaled_pairs(kind, codes, high, [], Words())
     values = np.asarray(lax.bitcast_convert_type(jnp.stack(pairs, axis=1), jnp.bfloat16)).reshape(128, K)
     np.testing.assert_array_equal(values.astype(np.float64), np.rint(weight[:, :K] / scales))
+
+
+def test_cost_of_a_weight_is_read_off_the_stores_to_tensor_memory():
+    line = "        /*{:04x}*/                   {} ;\n".format
+    program = [".L_x_0:\n", line(0x10, "LOP3.LUT R1, R2, R3, RZ, 0x3c, !PT"), line(0x20, "STTM.x16 tmem[UR4], R4")]
+    program += [line(0x30, "@P0 BRA `(.L_x_0)"), line(0x40, "EXIT")]
+    [loop] = sass.operand_loops("".join(program))
+    assert loop.weights == 32
+    assert loop.per_weight == 3 / 32
+    assert loop.unpack_per_weight == 1 / 32

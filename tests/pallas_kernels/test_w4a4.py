@@ -141,6 +141,14 @@ def test_configurations_say_what_is_wrong(fields, message):
         W4A4Config(**fields)
 
 
+@pytest.mark.parametrize("out_bytes", [2, 4])
+def test_chosen_configurations_fit(out_bytes):
+    for m in (1, 128, 129, 4096):
+        chosen = nvfp4_w4a4.heuristic_config(m=m, n=34816, out_bytes=out_bytes)
+        nvfp4_w4a4.check_config(chosen, out_bytes=out_bytes)
+        assert chosen.block_m == (128 if m <= 128 else 256)
+
+
 def test_configurations_that_do_not_fit_are_refused():
     with pytest.raises(KernelConfigError, match="memory"):
         nvfp4_w4a4.check_config(W4A4Config(256, 256, 8))
