@@ -33,7 +33,7 @@ class Call:
 
     Attributes:
         format: canonical format name.
-        k: logical columns of the whole weight.
+        k: logical columns of the weight, or of the caller's shard inside `shard_map`.
         transposed: False for x [M, columns] to y [M, N], True for dy [M, N] to dx [M, columns].
         whole: name of the implementation for a weight that is not split.
         platform: where it runs.

@@ -57,8 +57,8 @@ def grouped_matmul(
     if x.dtype.name not in FLOAT_TYPES:
         raise UnsupportedError(f"x is {x.dtype}; allowed: {', '.join(FLOAT_TYPES)}")
     out = jnp.dtype(preferred_element_type or x.dtype).name
-    call = Call(w.format, w.k, False, Xla.name, device_of(x).platform, out)
-    back = Call(w.format, w.k, True, Xla.name, call.platform, x.dtype.name)
+    call = Call(w.format, w.shape[-1], False, Xla.name, device_of(x).platform, out)
+    back = Call(w.format, call.k, True, Xla.name, call.platform, x.dtype.name)
     leaves = tuple(jnp.asarray(leaf) for leaf in jax.tree.leaves(w.planes))
     return _ragged(call, back, _partition.pad(jnp.asarray(x), leaves, call), leaves, jnp.asarray(group_sizes))
 

@@ -54,7 +54,7 @@ def matmul(
     """
     plan = _plan(x, w, preferred_element_type, implementation, None)
     p = plan.problem
-    call = _partition.Call(p.format, w.k, False, plan.explanation.implementation, plan.platform, p.out_dtype)
+    call = _partition.Call(p.format, p.k, False, plan.explanation.implementation, plan.platform, p.out_dtype)
     y = _linear.apply(call, jnp.asarray(x).reshape(p.m, p.k), w.planes)
     return y.reshape(*x.shape[:-1], p.n)
 

@@ -1,7 +1,8 @@
 """The `mosaic_gpu` implementation: the GPU kernels of `pallas_kernels`, plugged in.
 
 Always registered. Where the kernels cannot run (another device, an older jax, a shape or dtype they do not take), it
-says why; nothing is imported before a GPU is there. Gradients and sharded partial sums are float32 products of `xla`.
+says why; nothing is imported before a GPU is there. Gradients are products of `xla`, and so is every product on axes
+that `shard_map` checks (`check_vma`) or that are typed explicitly.
 """
 
 import importlib

@@ -92,6 +92,16 @@ def data_parallel() -> None:
     assert relative_l2(np.asarray(y), x @ exact(w).T) <= 1e-5
 
 
+def unchecked() -> None:
+    """`shard_map` that does not track what varies: the shard of the columns is taken for a narrower weight."""
+    w, x = random_weight("W8G32_F16S", 64, 1024), activations(1, 1024)
+    specs = (SPLITS["columns"], partition_specs(w, SPLITS["columns"]))
+    body = lambda x, w: jax.lax.psum(matmul(x, w), "model")
+    mesh = mesh_of(AxisType.Auto)
+    mapped = jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False)
+    assert relative_l2(np.asarray(jax.jit(mapped)(x, w)), x @ exact(w).T) <= 1e-5
+
+
 def refusals() -> None:
     """A split that cuts a block says which counts are possible, before and while compiling."""
     w = random_weight("Q4G64_F16S", 64, 512)
@@ -125,6 +135,8 @@ def main() -> None:
             print(f"{format} shard_map {split}: right")
     data_parallel()
     print("data and model: right")
+    unchecked()
+    print("unchecked: right")
     refusals()
     print("refusals: right")
 

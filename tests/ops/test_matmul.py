@@ -64,6 +64,12 @@ def test_preferred_element_type(dtype: str) -> None:
     assert (narrow == wide.astype(dtype)).all()
 
 
+def test_no_rows_of_x() -> None:
+    w = random_weight("Q5G64_F16S", 24, 64)
+    assert matmul(jnp.ones((0, 64)), w).shape == (0, 24)
+    assert matmul(jnp.ones((2, 0, 64)), w).shape == (2, 0, 24)
+
+
 def test_axes_of_x() -> None:
     w = random_weight("W8G32_F16S", 24, 64)
     x = activations(6, 64)
