@@ -179,7 +179,7 @@ def _multiply_stage(
 def _put_sums(
     plan: DecodePlan, smem: dict[str, Any], warpgroup: Any, turn: Any, totals: tuple[jax.Array, ...], sums_gmem: Any
 ) -> None:
-    """Add up the totals of the warpgroups and start copying them out; rows past M are out of bounds and dropped.
+    """Add up the totals of the warpgroups and start copying them out.
 
     Two buffers take turns. Nobody is two tiles ahead, because everybody waits for everybody at each tile's end, so the
     one being read is never written; the copy engine has read its own before the last time but one is forgotten.
@@ -201,8 +201,7 @@ def _put_sums(
             parts = [load(sums_smem.at[i, :, columns].T) for i in range(plan.warpgroups)]
             sums_smem.at[0, :, columns].T[...] = functools.reduce(jnp.add, parts)
         plgpu.commit_smem()
-        # A traced zero: where M is short of the tile, Pallas would refuse a static slice that the copy engine clips.
-        plgpu.copy_smem_to_gmem(sums_smem.at[0], sums_gmem.at[pl.ds(warpgroup * 0, plan.m_tile), :])
+        plgpu.copy_smem_to_gmem(sums_smem.at[0], sums_gmem)
 
 
 def _arrange_x(plan: DecodePlan, x: jax.Array) -> jax.Array:
@@ -236,7 +235,7 @@ def _launch(x: jax.Array, planes: WeightPlanes, plan: DecodePlan, interpret: Any
     """float32 [m, n]: sums of x times codes and group or block scales."""
     kernel = plgpu.kernel(
         functools.partial(_body, plan, interpret is not False),
-        out_type=jax.ShapeDtypeStruct((plan.tiles + plan.blocks - 1, plan.m, plan.rows), jnp.float32),
+        out_type=jax.ShapeDtypeStruct((plan.tiles + plan.blocks - 1, plan.m_tile, plan.rows), jnp.float32),
         scratch_types=plan.scratch(),
         grid=(plan.blocks,),
         grid_names=("block",),
@@ -246,7 +245,7 @@ def _launch(x: jax.Array, planes: WeightPlanes, plan: DecodePlan, interpret: Any
     )
     segments = kernel(_operands(x, planes, plan))
     indices, present = plan.segments()
-    parts = jnp.where(present[:, :, None, None], segments[indices], 0)
+    parts = jnp.where(present[:, :, None, None], segments[indices, : plan.m], 0)
     return jnp.sum(parts, axis=1).transpose(1, 0, 2).reshape(plan.m, -1)[:, : plan.n]
 
 

@@ -66,9 +66,14 @@ def test_decode_compiles_clean_and_reads_the_packed_planes_in_place(kind):
 
 
 @compiles
-@pytest.mark.parametrize("kind", ["q4", "q6"])
-def test_sixteen_tokens_compile_clean_with_a_gated_epilogue(kind):
-    check_clean(compiled("decode", kind=kind, m=16, n=N, k=K, activation="silu", bias=True), kind, N, K)
+@pytest.mark.parametrize(("kind", "m", "n"), [("q4", 16, N), ("q6", 11, 4304), ("w8", 3, 34)])
+def test_more_tokens_and_odd_rows_compile_clean_with_a_gated_epilogue(kind, m, n):
+    report = compiled("decode", kind=kind, m=m, n=n, k=K, activation="silu", bias=True)
+    assert report.spill_bytes == report.stack_bytes == 0
+    assert report.hgmma > 0
+    assert [line for program in report.sass for line in sass_hazards.hazards(program)] == []
+    if n == N:
+        assert report.temporaries(at_least=plane_bytes(kind, n, K) // 64) == []
 
 
 @compiles
