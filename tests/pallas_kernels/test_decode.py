@@ -19,10 +19,10 @@ import jax.numpy as jnp
 
 from benchmarks.cases import WEIGHT_CASES
 from pallas_kernels.errors import KernelConfigError
-from pallas_kernels.hardware import H100
+from pallas_kernels.hardware import H100, visible_hardware
 from pallas_kernels.mosaic_gpu import _products, _unpack, decode_sm90
 from pallas_kernels.mosaic_gpu._decode_plan import DecodePlan
-from pallas_kernels.tiling import StreamConfig
+from pallas_kernels.tiling import WEIGHT_KINDS, StreamConfig
 from tests.pallas_kernels.weights import check_close, random_weight, random_x, relative_l2
 
 pytestmark = pytest.mark.timeout(180)
@@ -46,7 +46,7 @@ CASES = {
 }
 
 
-def run(kind, m, n, k, sms, config, *, out_dtype=jnp.float32, **fused):
+def run(kind, m, n, k, sms, config, *, out_dtype=jnp.float32, interpret=INTERPRET, **fused):
     """The kernel interpreted, and the reference without what is fused."""
     planes, weight = random_weight(kind, n, k)
     x = random_x(m, k)
@@ -59,7 +59,7 @@ def run(kind, m, n, k, sms, config, *, out_dtype=jnp.float32, **fused):
         out_dtype=out_dtype,
         config=config,
         sms=sms,
-        interpret=INTERPRET,
+        interpret=interpret,
         **fused,
     )
     return np.asarray(y), x.astype(np.float64) @ weight.T
@@ -70,6 +70,29 @@ def test_interpreted_kernel_matches_the_oracle(case, no_races):
     y, reference = run(*CASES[case])
     # Codes are exact in bfloat16 and scales multiply float32 sums: only the order of additions is left.
     assert relative_l2(y, reference) <= 1e-6
+
+
+def _need_a_hopper_gpu() -> int:
+    hardware = visible_hardware()
+    if hardware is None or hardware.compute_capability != (9, 0):
+        pytest.skip("no Hopper GPU")
+    return hardware.sms
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kernel_on_the_gpu_matches_the_oracle(case):
+    _need_a_hopper_gpu()
+    y, reference = run(*CASES[case], interpret=False)
+    assert relative_l2(y, reference) <= 1e-5
+
+
+@pytest.mark.parametrize("kind", WEIGHT_KINDS)
+def test_every_number_of_tokens_on_the_gpu(kind):
+    sms = _need_a_hopper_gpu()
+    for m in range(1, decode_sm90.MAX_M + 1):
+        config = decode_sm90.heuristic_config(kind=kind, m=m, n=1280, k=2560)
+        y, reference = run(kind, m, 1280, 2560, sms, config, interpret=False)
+        assert relative_l2(y, reference) <= 1e-5
 
 
 def test_bfloat16_result_keeps_to_the_criterion(no_races):
