@@ -271,11 +271,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if left:
         print(f"not timed for want of time: {', '.join(left)}")
     if options.json is not None:
-        device = {"copy_bytes_per_second": machine["copy_bytes_per_second"], "matrix_flops": machine["bf16_flops"]}
+        rates = {"copy_bytes_per_second": machine["copy_bytes_per_second"], "matrix_flops": machine["bf16_flops"]}
         records = tuple(record for result in results for record in records_of(result))
         refusals = dict.fromkeys(left, "not timed for want of time")
         described = {**environment(), "interpreted": options.interpret}
-        write_results(options.json, Results(described, device, records, refusals=refusals))
+        write_results(options.json, Results(described, rates, records, refusals=refusals))
 
 
 if __name__ == "__main__":

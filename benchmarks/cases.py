@@ -1,6 +1,6 @@
 """The weights of the registered models and the numbers of tokens they meet: shared by benchmarks and kernel suites.
 
-Leaves out experts of mixtures, whose rows are gathered first. Source: ops-and-criteria.
+Source: ops-and-criteria.
 """
 
 import dataclasses
@@ -77,3 +77,12 @@ LLAMA_8B_CASES = (
 #: Tables rows are gathered from, and how many rows at once.
 EMBEDDING_CASES = tuple(case for case in WEIGHT_CASES + LLAMA_8B_CASES if case.kind == "q6" and "head" in case.name)
 EMBEDDING_TOKENS = (1, 64, 1024)
+
+#: One expert of the 35B-A3B mixture, how many a layer has, and how many a token visits.
+EXPERT_CASES = (
+    WeightCase("35b experts gate_up", "q4", 1024, 2048),
+    WeightCase("35b experts down", "q5", 2048, 512),
+    WeightCase("35b experts down", "q6", 2048, 512),
+)
+EXPERTS = 256
+EXPERTS_A_TOKEN = 8

@@ -69,6 +69,12 @@ _ALL = (
         needs_gpu=True,
     ),
     Benchmark(
+        "experts",
+        "rows times a packed bank of experts, beside XLA's and tokamax's ragged products",
+        "benchmarks.bench_experts:run",
+        peers=("qwix", "tokamax"),
+    ),
+    Benchmark(
         "embedding", "rows gathered from packed tables, beside jnp.take on bf16", "benchmarks.bench_embedding:run"
     ),
     Benchmark(

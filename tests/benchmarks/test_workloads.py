@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import bench_decode, bench_load, matmul_records
+from benchmarks import bench_decode, bench_experts, bench_load, matmul_records
 from benchmarks.cases import EMBEDDING_CASES, LLAMA_8B_CASES, WEIGHT_CASES, WeightCase
 from benchmarks.harness import time_in_turns
 from benchmarks.machine import better_of
@@ -107,3 +107,10 @@ def test_candidates_take_turns():
 
 def test_the_better_figure_of_the_machine_is_kept():
     assert better_of({"x": 1.0, "y": 5.0}, {"x": 2.0, "y": 4.0}) == {"x": 2.0, "y": 5.0}
+
+
+def test_rows_of_experts_add_up():
+    counts = bench_experts.group_sizes(16, 512)
+    assert counts.shape == (16,)
+    assert counts.sum() == 512
+    assert counts.dtype == np.int32

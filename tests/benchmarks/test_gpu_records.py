@@ -1,0 +1,45 @@
+"""bench_matmul_gpu's file is a results file: the figures of a case and of XLA's product, and what was not timed."""
+
+import pytest
+
+from benchmarks import bench_matmul_gpu as bench
+from benchmarks.records import read_results
+
+RESULT = bench.Result(
+    name="tiny",
+    kind="q4",
+    n=128,
+    k=256,
+    m=2,
+    relative_error=1e-3,
+    microseconds=10.0,
+    bytes_per_second=2e9,
+    copy_fraction=0.5,
+    matrix_fraction=0.1,
+    xla_bf16_ratio=3.0,
+)
+
+
+def test_a_case_is_two_records():
+    ours, xla = bench.records_of(RESULT)
+    assert (ours.implementation, xla.implementation) == ("ninfer-jax", "xla-bf16")
+    assert ours.case == xla.case == "tiny [128,256] q4 m=2"
+    assert ours.best_seconds == pytest.approx(1e-5)
+    assert xla.best_seconds == pytest.approx(3e-5)
+    assert (ours.nbytes, xla.nbytes) == (20000, 2 * (128 * 256 + 2 * 384))
+    assert ours.flops == xla.flops == 2 * 2 * 128 * 256
+    assert ours.rate == pytest.approx(2)
+    assert ours.figures == {"relative_error": 1e-3}
+
+
+def test_the_file_of_a_run_reads_back(monkeypatch, tmp_path):
+    machine = {"copy_bytes_per_second": 4e9, "bf16_flops": 1e12}
+    monkeypatch.setattr(bench, "open_session", lambda interpret: bench.Session(None, None, interpret))  # type: ignore[arg-type]
+    monkeypatch.setattr(bench, "measure_machine", lambda clock, tiny: machine)
+    monkeypatch.setattr(bench, "run", lambda *arguments: ([RESULT], ["tiny m=17"]))
+    bench.main(["--interpret", "--json", str(tmp_path / "gpu.json")])
+    results = read_results(tmp_path / "gpu.json")
+    assert results.environment["interpreted"] is True
+    assert results.machine["matrix_flops"] == 1e12
+    assert results.refusals == {"tiny m=17": "not timed for want of time"}
+    assert results.share_of_floor(results.records[0]) == pytest.approx(0.5)
