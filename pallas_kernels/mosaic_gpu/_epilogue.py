@@ -22,6 +22,9 @@ from jax import lax
 from pallas_kernels.mosaic_gpu._weight_tiles import ROWS, pad_rows, row_vector_layout
 from pallas_kernels.planes import WeightPlanes
 
+# The type checker sees jax 0.10.2, whose plgpu.load wants an index.
+# pyright: reportCallIssue=false
+
 
 def _silu(x: jax.Array) -> jax.Array:
     return x * lax.logistic(x)

@@ -158,7 +158,7 @@ def _quad_lane() -> ir.Value:
     return arith.andi(mgpu_utils.thread_idx(), _const(3))
 
 
-def _asm(text: str, *operands: ir.Value) -> ir.Value:
+def _asm(text: str, *operands: ir.Value) -> Any:
     """One 32-bit result of a few instructions without side effects."""
     return llvm.inline_asm(_i32(), list(operands), text, "=r" + ",r" * len(operands))
 

@@ -23,6 +23,9 @@ from pallas_kernels.mosaic_gpu import _unpack_tile
 from pallas_kernels.planes import WeightPlanes
 from pallas_kernels.tiling import weight_kind
 
+# The type checker sees jax 0.10.2, whose plgpu.load wants an index.
+# pyright: reportCallIssue=false
+
 #: Rows of W one warpgroup holds: the row side of a wgmma.
 ROWS = 64
 #: Columns of one register operand: what a 128 byte swizzled bfloat16 x tile holds.

@@ -40,6 +40,9 @@ from pallas_kernels.mosaic_gpu._weight_tiles import CHUNK, ROWS
 from pallas_kernels.planes import WeightPlanes
 from pallas_kernels.tiling import PrefillConfig
 
+# The type checker sees jax 0.10.2, whose plgpu.load wants an index.
+# pyright: reportCallIssue=false
+
 #: Registers a thread of the producer keeps, and a thread of a consumer asks for, by the number of consumers: 65536 are
 #: shared by all. A single consumer has enough as it is.
 _PRODUCER_REGISTERS, _CONSUMER_REGISTERS = 40, {2: 232, 3: 152}
@@ -157,7 +160,7 @@ def _accumulate(block: _Block, wg: Any, first: Any, rows: list[Any], split: Any)
         lax.fori_loop(0, plan.steps, k_step, fetch(0))
         return [accumulator[...] for accumulator in accumulators]
 
-    return pl.run_scoped(scope, *[plgpu.ACC((ROWS, plan.config.block_m), jnp.float32)] * plan.parts)
+    return pl.run_scoped(scope, *[plgpu.WGMMAAccumulatorRef((ROWS, plan.config.block_m), jnp.float32)] * plan.parts)
 
 
 def _store(block: _Block, wg: Any, pieces: list[Any], source: Callable[[int], jax.Array]) -> None:

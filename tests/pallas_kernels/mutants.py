@@ -58,7 +58,7 @@ def main(name: str) -> None:
         out_dtype=jnp.float32,
         config=PrefillConfig(256, 64, 2, consumers=1),
         sms=1,
-        interpret=plgpu.InterpretGPUParams(detect_races=True),
+        interpret=plgpu.InterpretGPUParams(detect_races=True),  # pyright: ignore[reportAttributeAccessIssue]
     )
     print("relative error", relative_l2(np.asarray(y), x.astype(np.float64) @ weight.T))
 

@@ -71,7 +71,7 @@ def test_prefill_epilogue_matches_the_oracle(case, capfd):
         residual=None if residual is None else jnp.asarray(residual),
         activation=activation,
         sms=2,
-        interpret=plgpu.InterpretGPUParams(detect_races=True),
+        interpret=plgpu.InterpretGPUParams(detect_races=True),  # pyright: ignore[reportAttributeAccessIssue]
     )
     assert y.dtype == jnp.dtype(dtype)
     check_close(np.asarray(y), reference(x, weight, activation, bias, residual))

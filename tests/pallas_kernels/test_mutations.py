@@ -121,7 +121,7 @@ def test_a_mistake_in_the_arithmetic_is_noticed(mistake, kind, monkeypatch):
         out_dtype=jnp.bfloat16,
         config=PrefillConfig(32, 128, 2, consumers=1),
         sms=1,
-        interpret=plgpu.InterpretGPUParams(),
+        interpret=plgpu.InterpretGPUParams(),  # pyright: ignore[reportAttributeAccessIssue]
     )
     with pytest.raises(AssertionError):
         check_close(np.asarray(y), x.astype(np.float64) @ weight.T)

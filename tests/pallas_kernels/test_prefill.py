@@ -5,6 +5,7 @@ output the kernel misses fails the criterion.
 """
 
 import itertools
+from typing import Any
 
 import jax
 import numpy as np
@@ -24,7 +25,7 @@ from pallas_kernels.tiling import WEIGHT_KINDS, PrefillConfig
 from tests.pallas_kernels.weights import check_close, random_weight, random_x, relative_l2
 
 pytestmark = pytest.mark.timeout(120)
-INTERPRET = plgpu.InterpretGPUParams(detect_races=True)
+INTERPRET: Any = plgpu.InterpretGPUParams(detect_races=True)  # pyright: ignore[reportAttributeAccessIssue]
 
 # kind, m, n, k, configuration: seams and tails of M, N and K, both steps, one and two consumers and row blocks, splits.
 CASES = {

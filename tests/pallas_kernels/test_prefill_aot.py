@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import aot
+from benchmarks import aot, sass_hazards
 from pallas_kernels.planes import plane_bytes
 from pallas_kernels.tiling import WEIGHT_KINDS
 
@@ -28,6 +28,7 @@ def check_clean(report):
     assert report.tma_loads > 0
     # ptxas waits after every wgmma where it cannot prove that its registers are left alone.
     assert all(loop.instructions["WARPGROUP"] < loop.hgmma for loop in report.loops)
+    assert [line for program in report.sass for line in sass_hazards.hazards(program)] == []
 
 
 @pytest.mark.parametrize("kind", WEIGHT_KINDS)

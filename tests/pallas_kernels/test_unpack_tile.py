@@ -73,7 +73,8 @@ def test_split_codes_come_out_right_at_every_column(kind, bits):
 def test_split_twin_agrees(kind, bits):
     codes = codes_everywhere(bits)
     planes = planes_of(kind, layouts.pack((codes, np.zeros((len(codes), 2), np.uint16)), FORMATS[kind]), *codes.shape)
-    nibbles = np.stack([planes.codes & 15, planes.codes >> 4], axis=-1).reshape(codes.shape)
+    packed = np.asarray(planes.codes)
+    nibbles = np.stack([packed & 15, packed >> 4], axis=-1).reshape(codes.shape)
     nibbles = (nibbles.astype(np.int8) ^ 8) - 8
     high = jnp.asarray(np.ascontiguousarray(planes.high).view(np.uint32))
     twin = _unpack_tile.split_twin(kind, jnp.asarray(nibbles, jnp.int4), high)
@@ -94,7 +95,7 @@ def test_e2m1_codes_come_out_right_at_every_column():
 def test_scale_words_twin_reads_the_stored_tile():
     rng = np.random.default_rng(0)
     scales = rng.integers(0, 0x7F, (128, 4)).astype(np.uint8)
-    payload = layouts.pack((np.zeros((128, 64), np.uint8), scales, np.float32(1).view(np.uint32)), "NVFP4")
+    payload = layouts.pack((np.zeros((128, 64), np.uint8), scales, np.asarray(np.float32(1)).view(np.uint32)), "NVFP4")
     stored = np.ascontiguousarray(planes_of("nvfp4", payload, 128, 64).scales).view(np.uint32)[0, 0, :, :, 0]
     for first in (0, 64):
         words = _unpack_tile.load_scale_words(jnp.asarray(stored[:, first // 32 : first // 32 + 2]), True)

@@ -73,7 +73,7 @@ def _grouped_words(rng: np.random.Generator, kind: str, n: int, k: int):
 def _nvfp4_words(rng: np.random.Generator, kind: str, n: int, k: int):
     codes = rng.integers(0, 16, (n, k)).astype(np.uint8)
     scales = rng.integers(0, 0x7F, (n, k // 16)).astype(np.uint8)
-    divisor = np.float32(2688.0).view(np.uint32)
+    divisor = np.asarray(np.float32(2688.0)).view(np.uint32)
     return (codes, scales, divisor), nvfp4.decode(codes, scales, divisor)
 
 
