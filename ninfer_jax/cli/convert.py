@@ -19,7 +19,7 @@ from ninfer_jax.cli.options import (
 from ninfer_jax.cli.plan import print_dry_run
 from ninfer_jax.cli.progress import progress_display
 from ninfer_jax.cli.summary import print_preflight, print_report
-from ninfer_jax.convert import ConversionReport, Settings, abandon, convert, join
+from ninfer_jax.convert import ConversionReport, Settings, abandon, convert, join, leave
 from ninfer_jax.errors import ConversionError, NinferError
 from ninfer_jax.recipes import Recipe
 
@@ -138,7 +138,7 @@ def _run(
     if report_file is not None and not report_file.parent.is_dir():
         raise ConversionError(f"the folder {report_file.parent} of the report does not exist; create it first")
     with progress_display("converting", quiet=quiet or index != 0) as progress:
-        chosen = replace(settings, progress=progress)
+        chosen = replace(settings, progress=progress, assembled=leave if grouped else settings.assembled)
         if not quiet and index == 0:
             chosen = replace(chosen, announce=print_preflight)
         report = _convert(source, out, recipe, chosen, dialect, grouped)

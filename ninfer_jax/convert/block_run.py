@@ -10,7 +10,7 @@ from typing import Any
 from ninfer_jax.convert.blocks import Block
 from ninfer_jax.convert.devices import DeviceMesh
 from ninfer_jax.convert.group import Group
-from ninfer_jax.convert.journal import BlockRecord, find_journals, read_journal
+from ninfer_jax.convert.journal import BlockRecord, JournalContents, find_journals, read_journal
 from ninfer_jax.convert.plan import ConversionPlan
 from ninfer_jax.convert.resume import unfinished
 from ninfer_jax.convert.settings import Settings
@@ -57,21 +57,28 @@ class BlockRun:
         self.workspace.journal.end({**vars(times)})
 
     def finish(self) -> list[BlockRecord]:
-        """Wait for the other processes and publish; the finished blocks of all of them."""
+        """Publish in process 0 once all have finished, wait for it in the others.
+
+        Returns:
+            The finished blocks: in process 0 of all processes, else of this one.
+        """
+        if self.group.index != 0:
+            own = [read_journal(self.workspace.journal.path)]
+            self.group.wait_for_publication()
+            return self._merge(own)
         self.group.wait_for_all()
-        self.group.barrier("blocks written")
-        journals = [read_journal(path) for path in find_journals(Path(self.workspace.writer.partial))]
-        records = _distinct([*self.workspace.restored, *(record for journal in journals for record in journal.records)])
+        records = self._merge([read_journal(path) for path in find_journals(Path(self.workspace.writer.partial))])
+        self.workspace.publish(records)
+        return records
+
+    def _merge(self, journals: list[JournalContents]) -> list[BlockRecord]:
+        """Records of the journals and of earlier runs; adds up the stage times."""
         total = StageTimes()
         for journal in journals:
             if journal.ended is not None:
                 total.add(StageTimes(**journal.ended))
         self.stage_seconds = {**vars(total)}
-        self.group.barrier("journals merged")
-        if self.group.index == 0:
-            self.workspace.publish(records)
-        self.group.barrier("published")
-        return records
+        return _distinct([*self.workspace.restored, *(record for journal in journals for record in journal.records)])
 
     def _read(self, block: Block) -> tuple[Work, Any]:
         if self._work is None or self._work[0] != block.position:

@@ -1,9 +1,9 @@
 """Several processes of `jax.distributed` on a shared file system that write one artifact together.
 
-Barriers are JAX's. That another process stopped is seen in its journal: every process touches its own about once a
-second and writes there why it stops, so the others stop within seconds with a clear error instead of waiting in a
-collective. Process 0 serves JAX's barriers: when it dies, JAX's runtime ends the others at once, with its own message.
-This module leaves out who owns which block (`ninfer_jax.convert.blocks`).
+They assemble through JAX's barriers; after that their journals beside the partial file tell everything. Every process
+touches its own about twice a second and writes there when it has finished its blocks, or why it stops. Process 0
+publishes once all have finished; where one stops or dies, the others stop within seconds with a clear error instead of
+waiting in a collective. This module leaves out who owns which block (`ninfer_jax.convert.blocks`).
 """
 
 import os
@@ -23,7 +23,6 @@ from ninfer_jax.convert.journal import JournalContents, journal_path, read_journ
 from ninfer_jax.errors import ConversionError
 
 _BEAT_SECONDS = 0.5
-_LINGER_SECONDS = 10.0
 
 
 def join(coordinator: str, index: int, count: int, *, peer_timeout: float) -> None:
@@ -61,9 +60,19 @@ def abandon() -> NoReturn:
     os._exit(1)
 
 
-def current_group(peer_timeout: float) -> Group:
-    """The group of this process: alone, or all processes of `jax.distributed`."""
-    return DistributedGroup(peer_timeout) if jax.process_count() > 1 else Group()
+def leave() -> None:
+    """Leave the group of `jax.distributed`: from here on a process that dies cannot end this one."""
+    jax.distributed.shutdown()
+
+
+def current_group(peer_timeout: float, assembled: Callable[[], None]) -> Group:
+    """The group of this process: alone, or all processes of `jax.distributed`.
+
+    Args:
+        peer_timeout: seconds without a sign of life after which a process counts as dead.
+        assembled: called once every process has begun.
+    """
+    return DistributedGroup(peer_timeout, assembled) if jax.process_count() > 1 else Group()
 
 
 class DistributedGroup(Group):
@@ -71,12 +80,15 @@ class DistributedGroup(Group):
 
     Args:
         timeout: seconds without a sign of life after which a process counts as dead.
+        assembled: called once every process has begun; no barrier of JAX follows.
     """
 
-    def __init__(self, timeout: float) -> None:
+    def __init__(self, timeout: float, assembled: Callable[[], None]) -> None:
         self.index = jax.process_index()
         self.count = jax.process_count()
         self._timeout = timeout
+        self._assembled = assembled
+        self._partial: Path | None = None
         self._peers: list[_Peer] = []
         self._closed = threading.Event()
         self._beat: threading.Thread | None = None
@@ -96,7 +108,9 @@ class DistributedGroup(Group):
     def watch(self, partial: Path, touch: Callable[[], None]) -> None:
         """Begin to show that this process is alive and to watch the others' journals."""
         self.barrier("journals open")  # until then a peer's journal may still tell of an earlier run
+        self._assembled()
         now = time.monotonic()
+        self._partial = partial
         self._peers = [_Peer(i, journal_path(partial, i), now) for i in range(self.count) if i != self.index]
         self._beat = threading.Thread(target=self._touch_until_closed, args=(touch,), name="heartbeat", daemon=True)
         self._beat.start()
@@ -111,41 +125,42 @@ class DistributedGroup(Group):
             contents = peer.look(now)
             if contents is not None and contents.failed is not None:
                 raise ConversionError(f"process {peer.index} stopped: {contents.failed}")
-            if now - peer.seen > self._timeout and not (peer.contents and peer.contents.ended):
+            # Whoever has finished may leave, but process 0 is needed until it has published.
+            needed = peer.index == 0 or not peer.ended
+            if needed and now - peer.seen > self._timeout and not self._published():
                 raise ConversionError(
                     f"process {peer.index} has given no sign of life for {self._timeout:g} seconds; it probably died"
                 )
 
     def wait_for_all(self) -> None:
-        """Wait until every process has finished its blocks.
+        """In process 0: wait until every process has finished its blocks.
 
         Raises:
             ConversionError: one of them stopped instead.
         """
-        while not all(peer.contents and peer.contents.ended for peer in self._peers):
+        while not all(peer.ended for peer in self._peers):
             time.sleep(_BEAT_SECONDS / 2)
             self.check()
 
-    def linger(self) -> None:
-        """Let the others see why this process stops: process 0 serves their barriers and must not leave first."""
-        end = time.monotonic() + _LINGER_SECONDS
-        while self.index == 0 and time.monotonic() < end:
-            now = time.monotonic()
-            for peer in self._peers:
-                peer.look(now)
-            if all(self._is_gone(peer, now) for peer in self._peers):
-                end = min(end, time.monotonic() + _BEAT_SECONDS)  # time for them to end
-            time.sleep(_BEAT_SECONDS / 2)
+    def wait_for_publication(self) -> None:
+        """In the other processes: wait until process 0 has published.
 
-    def _is_gone(self, peer: "_Peer", now: float) -> bool:
-        failed = peer.contents is not None and peer.contents.failed is not None
-        return failed or now - peer.seen > self._timeout
+        Raises:
+            ConversionError: a process stopped instead.
+        """
+        while not self._published():
+            time.sleep(_BEAT_SECONDS / 2)
+            self.check()
 
     def close(self) -> None:
         """Stop watching."""
         self._closed.set()
         if self._beat is not None:
             self._beat.join()
+
+    def _published(self) -> bool:
+        """True once the partial file has been renamed; no process of a group removes it."""
+        return self._partial is not None and not self._partial.exists()
 
     def _touch_until_closed(self, touch: Callable[[], None]) -> None:
         while not self._closed.wait(_BEAT_SECONDS):
@@ -163,6 +178,11 @@ class _Peer:
         self.contents: JournalContents | None = None
         self._mark: tuple[int, int] | None = None
         self._size = -1
+
+    @property
+    def ended(self) -> bool:
+        """True where it has finished its blocks."""
+        return self.contents is not None and self.contents.ended is not None
 
     def look(self, now: float) -> JournalContents | None:
         """Look at the journal; its contents where they changed."""

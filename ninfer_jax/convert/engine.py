@@ -82,7 +82,7 @@ def execute(
         settings: how to run.
     """
     begun = time.perf_counter()
-    group = current_group(settings.peer_timeout)
+    group = current_group(settings.peer_timeout, settings.assembled)
     check_destination(plan, destination, overwrite=settings.overwrite, resume=settings.resume)
     mesh = DeviceMesh(settings.devices)
     settings.announce(preflight(plan, plan.owned(group.index, group.count), destination, mesh))
@@ -129,7 +129,6 @@ def _stop(workspace: Workspace, group: Group, error: BaseException) -> None:
     # The journal may be on the disk that failed; the error itself is told to the user.
     with suppress(OSError, ValueError):
         workspace.journal.fail(str(error) or type(error).__name__)
-    group.linger()
     if isinstance(error, _HOPELESS) and group.count == 1:
         workspace.discard()
 

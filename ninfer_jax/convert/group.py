@@ -29,10 +29,10 @@ class Group:
         """Raise ConversionError where another process stopped."""
 
     def wait_for_all(self) -> None:
-        """Wait until every process has finished its blocks."""
+        """In process 0: wait until every process has finished its blocks."""
 
-    def linger(self) -> None:
-        """Before stopping on an error, stay until the others have seen it."""
+    def wait_for_publication(self) -> None:
+        """In the other processes: wait until process 0 has published."""
 
     def close(self) -> None:
         """Stop watching."""
