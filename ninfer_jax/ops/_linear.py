@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array
 
+from ninfer_jax.errors import UnsupportedError
 from ninfer_jax.formats import FORMATS, DirectFormat
 from ninfer_jax.ops import _partition
 from ninfer_jax.ops._manual import vary_like, varying_axes
@@ -58,20 +59,34 @@ def _batchable(call: Call) -> Callable:
         if in_batched[0] and not any(in_batched[1:]):  # more rows of x for the same weight
             y = run(x.reshape(-1, x.shape[-1]), *leaves)
             return y.reshape(size, -1, y.shape[-1]), True
-        plain = dataclasses.replace(call, whole=Xla.name)
+        plain = _fall_back(call, "vmap over weights")
         axes = [0 if batched else None for batched in in_batched]
         return jax.vmap(partial(_local, plain), in_axes=axes)(x, *leaves), True
 
     return run
 
 
+def _fall_back(call: Call, where: str) -> Call:
+    """The call with `xla`, which runs where kernels do not.
+
+    Raises:
+        UnsupportedError: where the caller named another implementation.
+    """
+    if call.named and call.whole != Xla.name:
+        raise UnsupportedError(
+            f"{call.whole} does not run under {where}, and implementation= names nothing that does;"
+            f" add {Xla.name!r} to it, or leave it out"
+        )
+    return dataclasses.replace(call, whole=Xla.name)
+
+
 def _run(call: Call, x: Array, leaves: tuple[Array, ...]) -> Array:
     if varying_axes(x, leaves):
         # Inside shard_map the operands are the caller's own shards; a shard of the columns gives a partial sum.
-        return _partition.summed(dataclasses.replace(call, whole=Xla.name), (), x, leaves)
+        return _partition.summed(_fall_back(call, "axes that shard_map checks (check_vma)"), (), x, leaves)
     split = _partition.explicit_split(call, x, leaves)
     if split is not None:
-        return _partition.explicit_product(call, split, x, leaves)
+        return _partition.explicit_product(_fall_back(call, "explicitly typed axes"), split, x, leaves)
     return _batchable(call)(x, *leaves)
 
 

@@ -38,6 +38,7 @@ class Call:
         whole: name of the implementation for a weight that is not split.
         platform: where it runs.
         out_dtype: dtype name of the result.
+        named: whether the caller named implementations without `xla`, so that falling back to it is an error.
     """
 
     format: str
@@ -46,6 +47,7 @@ class Call:
     whole: str
     platform: str
     out_dtype: str
+    named: bool = False
 
     @property
     def spec(self) -> QuantizedFormat:

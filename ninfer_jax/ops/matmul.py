@@ -18,6 +18,7 @@ from ninfer_jax.errors import LayoutError, UnsupportedError
 from ninfer_jax.ops import _linear, _partition
 from ninfer_jax.ops._linear import IMPLEMENTATIONS
 from ninfer_jax.ops.registry import Choice, Device, Explanation, Problem, choose, hashable
+from ninfer_jax.ops.xla import Xla
 
 
 class _Plan(NamedTuple):
@@ -54,7 +55,9 @@ def matmul(
     """
     plan = _plan(x, w, preferred_element_type, implementation, None)
     p = plan.problem
-    call = _partition.Call(p.format, p.k, False, plan.explanation.implementation, plan.platform, p.out_dtype)
+    names = (implementation,) if isinstance(implementation, str) else implementation
+    named = names is not None and Xla.name not in names
+    call = _partition.Call(p.format, p.k, False, plan.explanation.implementation, plan.platform, p.out_dtype, named)
     y = _linear.apply(call, jnp.asarray(x).reshape(p.m, p.k), w.planes)
     return y.reshape(*x.shape[:-1], p.n)
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from ninfer_jax.errors import UnsupportedError
 from ninfer_jax.ops import Problem, explain_matmul, matmul
 from ninfer_jax.ops.mosaic_gpu import KINDS, MosaicGpu, kernel_planes
 from pallas_kernels import H100, check_planes
@@ -60,3 +61,17 @@ def test_transformed_products_lower_to_a_kernel(monkeypatch: pytest.MonkeyPatch,
     for function, argument in ((matmul, x), (jax.vmap(matmul, (0, None)), batch), (gradient, x)):
         lowered = jax.jit(function).trace(argument, w).lower(lowering_platforms=("cuda",))
         assert "mosaic_gpu" in lowered.as_text()
+
+
+@needs_kernels
+def test_a_named_kernel_is_not_replaced_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "visible_hardware", lambda: H100)
+    monkeypatch.setattr(sys.modules["ninfer_jax.ops.matmul"], "device_of", lambda x: GPU)
+    w = random_weight("Q4G64_F16S", 256, 256)
+    bank = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), w)
+    x = jax.ShapeDtypeStruct((2, 1, 256), jnp.bfloat16)
+    named = jax.vmap(lambda x, w: matmul(x, w, implementation="mosaic_gpu"))
+    with pytest.raises(UnsupportedError, match="does not run under vmap over weights"):
+        jax.jit(named).trace(x, bank)
+    either = jax.vmap(lambda x, w: matmul(x, w, implementation=("mosaic_gpu", "xla")))
+    assert jax.eval_shape(either, x, bank).shape == (2, 1, 256)
