@@ -93,9 +93,7 @@ def _records(case: WeightCase, w: QuantizedTensor, dense: jax.Array, m: int, set
 
 
 def _peer_calls(kind: str, x: jax.Array, dense: jax.Array, peers: tuple[str, ...]) -> dict[str, Callable[[], Any]]:
-    if kind not in PEER_TYPES or not set(peers) & {"qwix", "tokamax"}:
-        return {}
-    if "qwix" not in peers:  # tokamax multiplies qwix's arrays
+    if kind not in PEER_TYPES or "qwix" not in peers:  # tokamax, which brings qwix, multiplies its arrays
         return {}
     qwix = load("qwix")
     qtype, group = PEER_TYPES[kind]
