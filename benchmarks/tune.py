@@ -11,6 +11,7 @@ anything else (bench_matmul_gpu).
 
 import argparse
 import dataclasses
+import importlib
 import pathlib
 import sys
 from collections.abc import Iterator, Sequence
@@ -25,26 +26,29 @@ from benchmarks import gpu_timing
 from benchmarks.bench_matmul_gpu import TINY_CASES, TINY_TOKENS, Session, activations, open_session
 from benchmarks.cases import TOKENS, WEIGHT_CASES, WeightCase
 from benchmarks.packed_weights import decode_rows, random_planes
-from pallas_kernels import WEIGHT_KINDS, WeightPlanes, autotune
+from pallas_kernels import H100, WEIGHT_KINDS, Hardware, WeightPlanes, autotune
 from pallas_kernels.autotune import Measurement, Problem, TuningTable
 from pallas_kernels.planes import plane_bytes
 
-_MAX_DECODE_TOKENS = 16
 _CHECKED_ROWS = 64
 
 
 def kernel_module(name: str) -> Any:
     """The module of a tuned kernel."""
-    from pallas_kernels.mosaic_gpu import decode_sm90, prefill_sm90
+    if name not in autotune.CONFIG_TYPES:
+        raise KeyError(name)
+    return importlib.import_module(f"pallas_kernels.mosaic_gpu.{name}")
 
-    return {"decode_sm90": decode_sm90, "prefill_sm90": prefill_sm90}[name]
 
+def problems(
+    cases: Sequence[WeightCase], tokens: Sequence[int], hardware: Hardware = H100
+) -> Iterator[tuple[WeightCase, Problem]]:
+    """What to tune on a device: every weight and number of tokens; a gate_up weight also as a gated product."""
+    from pallas_kernels.mosaic_gpu.dispatch import kernel_for
 
-def problems(cases: Sequence[WeightCase], tokens: Sequence[int]) -> Iterator[tuple[WeightCase, Problem]]:
-    """What to tune: every weight and number of tokens; a gate_up weight also as a gated product."""
     for case in cases:
         for m in tokens:
-            kernel = "decode_sm90" if m <= _MAX_DECODE_TOKENS else "prefill_sm90"
+            kernel = kernel_for(m, hardware)
             for gated in (False, True) if "gate_up" in case.name else (False,):
                 yield case, Problem(kernel, case.kind, m, case.n, case.k, gated)
 
@@ -138,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tokens = tuple(int(m) for m in options.tokens.split(",")) if options.tokens else tokens
     cases = [c for c in (TINY_CASES if options.interpret else WEIGHT_CASES) if c.kind in options.kinds.split(",")]
     planes: dict[WeightCase, WeightPlanes] = {}
-    for case, problem in problems(cases, tokens):
+    for case, problem in problems(cases, tokens, session.hardware):
         if case not in planes:
             planes = {case: random_planes(case.kind, case.n, case.k)}  # one at a time: they are large
         print(f"{case.name}: {problem}", flush=True)

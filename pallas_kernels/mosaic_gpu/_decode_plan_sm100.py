@@ -122,7 +122,17 @@ def candidate_configs(
     return tuple(found)
 
 
-def predicted_seconds(config: DecodeConfig, *, kind: str, m: int, n: int, k: int, hardware: Hardware = B200) -> float:
+def predicted_seconds(
+    config: DecodeConfig,
+    *,
+    kind: str,
+    m: int,
+    n: int,
+    k: int,
+    gated: bool = False,
+    out_bytes: int = 2,
+    hardware: Hardware = B200,
+) -> float:
     """A rough time of a launch: waves of blocks at the slower of memory and instruction issue, and what surrounds them.
 
     Args:
@@ -131,8 +141,11 @@ def predicted_seconds(config: DecodeConfig, *, kind: str, m: int, n: int, k: int
       m: tokens, 1 to 16.
       n: rows of the weight.
       k: columns of the weight.
+      gated: whether the product is a gated one; it is made of the same sums.
+      out_bytes: bytes of an element of the result; sums are float32 whatever it is.
       hardware: the device.
     """
+    del gated, out_bytes
     plan = DecodePlan(n, k, kind, config)
     waves = -(-plan.tiles * plan.split_k // hardware.sms)
     turns = -(-plan.blocks // plan.split_k)

@@ -37,6 +37,7 @@ from pallas_kernels.mosaic_gpu._decode_plan_sm100 import (
     candidate_configs as candidate_configs,
     check_config as check_config,
     heuristic_config as heuristic_config,
+    predicted_seconds as predicted_seconds,
     sums_layout,
 )
 from pallas_kernels.mosaic_gpu._epilogue import finish_sums

@@ -7,8 +7,9 @@ are the 128 lanes of tensor memory, which holds the accumulators and the unpacke
                [128, block_k] into it (TMA, out of bounds gives zeros); on to the next K step, across the seams between
                tiles; at the end wait until every stage was emptied.
     unpackers  (one or two warpgroups, stages in turn) fetch the group scales of the next stage from device memory; wait
-               until the stage is full; a thread a row, packed words to bfloat16 times scales, to the stage's place in
-               tensor memory; tell the multiplier, and the copier that the packed words were read.
+               until the stage was multiplied and is full again; a thread a row, packed words to bfloat16 times scales,
+               to the stage's place in tensor memory; tell the multiplier, and the copier that the packed words were
+               read.
     multiplier (a warp) wait for the stage's operand; accumulate += operand (tensor memory) @ x (shared memory), at
                block_m columns; its completion empties the stage of x; after the last K step it hands the sums over.
     finisher   (a warpgroup) wait for an accumulator; epilogue in float32, transpose through shared memory, copy to y
@@ -36,6 +37,7 @@ from pallas_kernels.mosaic_gpu._prefill_plan_sm100 import (
     candidate_configs as candidate_configs,
     check_config as check_config,
     heuristic_config as heuristic_config,
+    predicted_seconds as predicted_seconds,
     row_layout,
 )
 from pallas_kernels.mosaic_gpu._row_unpack import COLUMNS, LANES
@@ -89,6 +91,12 @@ def _unpack_stages(
         index = wg + turn * config.consumers
         slot = index % config.stages
         following = fetch(index + config.consumers)
+
+        @pl.when(index >= config.stages)
+        def _wait_until_multiplied():
+            # A full stage was emptied before, but only this wait orders stores to tensor memory after its multiply.
+            plgpu.barrier_wait(smem["empty"].at[slot])
+
         plgpu.barrier_wait(smem["full"].at[slot])
         for part in range(plan.parts):
             place = slot * plan.parts + part
@@ -103,6 +111,13 @@ def _unpack_stages(
 
     turns = lax.div(total - wg + config.consumers - 1, config.consumers)
     lax.fori_loop(0, turns, step, fetch(wg))
+    left = jnp.minimum(turns, config.stages // config.consumers)
+
+    def drain(turn, _):
+        index = wg + (turns - left + turn) * config.consumers
+        plgpu.barrier_wait(smem["empty"].at[index % config.stages])
+
+    lax.fori_loop(0, left, drain, None)
 
 
 def _multiply_stages(plan: PrefillPlan, smem: dict[str, Any], tiles: Any, interpret: bool) -> None:
