@@ -21,12 +21,20 @@ from types import MappingProxyType
 from typing import Any
 
 from pallas_kernels.errors import KernelConfigError
-from pallas_kernels.tiling import WEIGHT_KINDS, PrefillConfig, StreamConfig
+from pallas_kernels.tiling import WEIGHT_KINDS, DecodeConfig, PortableConfig, PrefillConfig, StreamConfig
 
 SCHEMA = 1
 CONFIGS = pathlib.Path(__file__).parent / "configs"
 #: The configuration each tuned kernel takes.
-CONFIG_TYPES: Mapping[str, type] = MappingProxyType({"decode_sm90": StreamConfig, "prefill_sm90": PrefillConfig})
+CONFIG_TYPES: Mapping[str, type] = MappingProxyType(
+    {
+        "decode_sm90": StreamConfig,
+        "prefill_sm90": PrefillConfig,
+        "decode_sm100": DecodeConfig,
+        "prefill_sm100": PrefillConfig,
+        "portable_mma": PortableConfig,
+    }
+)
 
 
 class TuningTableError(ValueError):
@@ -62,7 +70,7 @@ class Measurement:
 
     Attributes:
       problem: what was computed.
-      config: a `StreamConfig` or `PrefillConfig`.
+      config: a `StreamConfig`, `PrefillConfig` or `PortableConfig`.
       microseconds: median time of a call.
     """
 
