@@ -69,11 +69,6 @@ def object_blocks(position: int, spec: ObjectSpec, block_bytes: int) -> tuple[Bl
     )
 
 
-def largest_block(blocks: Iterable[Block]) -> int:
-    """Source bytes of the largest block, 0 where there is none."""
-    return max((block.nbytes for block in blocks), default=0)
-
-
 def check_block_bytes(block_bytes: int) -> int:
     """Return `block_bytes` when it is usable.
 

@@ -7,19 +7,17 @@ execution (`ninfer_jax.convert.engine`). Specification: container.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 
 from ninfer_jax.container import ArtifactPlan, Identity, ResourceEntry, TensorEntry, plan_artifact
 from ninfer_jax.convert.blocks import (
     DEFAULT_BLOCK_BYTES,
     Block,
     check_block_bytes,
-    largest_block,
     object_blocks,
     owned_blocks,
 )
 from ninfer_jax.errors import ConversionError
-from ninfer_jax.recipes import ObjectSpec, Resolution, ResourceSpec, TensorSpec
+from ninfer_jax.recipes import ObjectSpec, Resolution, TensorSpec
 
 
 @dataclass(frozen=True)
@@ -47,11 +45,6 @@ class ConversionPlan:
     def source_bytes(self) -> int:
         """Source bytes that the blocks read."""
         return sum(block.nbytes for block in self.blocks)
-
-    @property
-    def largest_block(self) -> int:
-        """Source bytes of the largest block; more than `block_bytes` where one row, or 128 NVFP4 rows, are larger."""
-        return largest_block(self.blocks)
 
     def owned(self, process: int, processes: int) -> tuple[Block, ...]:
         """The blocks of one of several processes."""
@@ -90,13 +83,3 @@ def _entries(specs: Iterable[ObjectSpec]) -> Iterable[TensorEntry | ResourceEntr
             )
         else:
             yield ResourceEntry(spec.name, spec.nbytes)
-
-
-def source_elements(spec: TensorSpec) -> int:
-    """Logical elements of a tensor."""
-    return prod(spec.shape)
-
-
-def known_objects(resolution: Resolution) -> tuple[ObjectSpec, ...]:
-    """Objects whose size is known: all but resources of a recipe resolved without its checkpoint."""
-    return tuple(spec for spec in resolution.objects if not (isinstance(spec, ResourceSpec) and spec.nbytes is None))

@@ -38,11 +38,6 @@ class StageTimes:
         self.write += other.write
         self.wall = max(self.wall, other.wall)
 
-    def shares(self) -> dict[str, float]:
-        """Busy share of the wall time, by stage."""
-        wall = max(self.wall, 1e-9)
-        return {"read": self.read / wall, "compute": self.compute / wall, "write": self.write / wall}
-
 
 @dataclass
 class Pipeline:

@@ -21,7 +21,7 @@ def test_items_are_written_in_order_with_what_the_stages_made():
     times = steps(log).run(range(5))
     assert [entry for entry in log if entry.startswith("write")] == [f"write {i} {10 * i + 2}" for i in range(5)]
     assert times.wall > 0
-    assert set(times.shares()) == {"read", "compute", "write"}
+    assert min(times.read, times.compute, times.write) > 0
 
 
 def test_nothing_to_do_is_fine():
