@@ -131,6 +131,14 @@ def accumulators(config: PrefillConfig, gated: bool) -> int:
     return 2 if _tmem_columns(config, gated, 2) <= TMEM_COLUMNS else 1
 
 
+def fuses(config: PrefillConfig, kind: str, n: int) -> bool:
+    """Whether a gated product of n rows keeps gate and up in one block; else XLA finishes a plain one.
+
+    Split sums are added first, and the up rows of an NVFP4 weight have to start a tile of 128 rows of block scales.
+    """
+    return config.split_k == 1 and not (kind == "nvfp4" and n // 2 % LANES)
+
+
 def smem_bytes(config: PrefillConfig, kind: str, gated: bool, out_bytes: int) -> int:
     """Shared memory a launch takes, bytes, barriers left out."""
     packed = RowTiles(kind, config.block_k, config.block_k).stage_bytes * (2 if gated else 1)
@@ -153,7 +161,7 @@ def check_config(
       out_bytes: bytes of an element of the result.
       hardware: the device, for its shared memory.
     """
-    fused = gated and config.split_k == 1
+    fused = gated and fuses(config, kind, n)
     if config.stages % config.consumers:
         raise KernelConfigError(
             f"stages={config.stages} is not allowed with consumers={config.consumers}, who take stages in turn: choose "
@@ -164,11 +172,6 @@ def check_config(
     if kind == "q5" and config.block_k != 128:
         raise KernelConfigError(
             f"block_k={config.block_k} is not allowed for q5, whose high bits are copied 16 bytes a row: choose 128"
-        )
-    if fused and kind == "nvfp4" and n // 2 % LANES:
-        raise KernelConfigError(
-            f"a gated product of {n} rows of an nvfp4 weight cannot be fused, whose block scales come in tiles of "
-            f"{LANES} rows: choose split_k=2 or a multiple of {2 * LANES} rows"
         )
     columns = _tmem_columns(config, fused, 1)
     require_fits(f"{config} for {kind}: tensor memory (columns)", columns, TMEM_COLUMNS)
@@ -226,7 +229,7 @@ def predicted_seconds(
       out_bytes: bytes of an element of the result.
       hardware: the device.
     """
-    plan = PrefillPlan(m, n, k, kind, config, gated and config.split_k == 1, jnp.bfloat16)
+    plan = PrefillPlan(m, n, k, kind, config, gated and fuses(config, kind, n), jnp.bfloat16)
     weights = plan.parts * LANES * config.block_k
     flops_per_cycle = hardware.bf16_flops / (hardware.sms * hardware.clock_hz)
     tensor = 2.0 * weights * config.block_m / flops_per_cycle

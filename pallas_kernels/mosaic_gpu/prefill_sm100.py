@@ -36,6 +36,7 @@ from pallas_kernels.mosaic_gpu._prefill_plan_sm100 import (
     PrefillPlan,
     candidate_configs as candidate_configs,
     check_config as check_config,
+    fuses,
     heuristic_config as heuristic_config,
     predicted_seconds as predicted_seconds,
     row_layout,
@@ -297,6 +298,9 @@ def run(
         if plan.split_k > 1:
             sums = jnp.sum(start(plan, None, None), axis=0)
             return finish_sums(sums[:m], bias, activation, residual, out_dtype)
+    if gated and not fuses(config, kind, n):
+        plan = PrefillPlan(x.shape[0], n, k, kind, config, False, jnp.float32)
+        return finish_sums(start(plan, None, None)[:m], bias, activation, residual, out_dtype)
     # A residual is added in float32, before the one rounding: the kernel leaves that to XLA.
     plan = PrefillPlan(x.shape[0], n, k, kind, config, gated, out_dtype if residual is None else jnp.float32)
     y = start(plan, bias, activation)[:m]
