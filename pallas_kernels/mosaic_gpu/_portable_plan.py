@@ -1,7 +1,7 @@
 """Sizes, limits and choice of the portable kernel's launches. All static; nothing here runs on a GPU.
 
-    time = waves of blocks at their slowest resource: tensor cores, instruction issue, shared memory, device memory or
-           the latency of one block's ring
+    time = waves of blocks * ||tensor cores, instruction issue, shared memory, second level cache, device memory||, or
+           the latency of their rings
 
 Constants are static counts (instructions and registers, from `benchmarks.aot`) and latencies of the order published for
 the parts; nothing here was measured on a GPU. Leaves out the kernel (portable_mma). Source: gpu-kernels.
@@ -9,6 +9,7 @@ the parts; nothing here was measured on a GPU. Leaves out the kernel (portable_m
 
 import functools
 import itertools
+import math
 from types import MappingProxyType
 from typing import Any
 
@@ -32,8 +33,12 @@ _REGISTERS_PER_SM, _BLOCKS_PER_SM = 65536, 12
 _SMEM_RESERVE = 2048
 #: Cycles from the start of a copy to its arrival under load, and those a block takes outside its loop.
 _LATENCY_CYCLES, _BLOCK_CYCLES = 900.0, 2500.0
-#: Bytes a cycle shared memory gives a multiprocessor.
-_SMEM_BYTES_PER_CYCLE = 128
+#: Cycles of issue a stage takes on its own.
+_STAGE_CYCLES = 80.0
+#: Bytes a cycle that shared memory and the second level cache give a multiprocessor.
+_SMEM_BYTES_PER_CYCLE, _L2_BYTES_PER_CYCLE = 128.0, 32.0
+#: Tokens times columns of a stage that compile without spills; twice as many sums a column for w8's short groups.
+MAX_STAGE_PRODUCTS = MappingProxyType({"q4": 8192, "q5": 8192, "q6": 8192, "w8": 4096, "fp8": 8192, "nvfp4": 8192})
 
 
 def tiled(row_bytes: int, element_bytes: int, row_tiles: int) -> tuple[Any, ...]:
@@ -113,6 +118,12 @@ def check_config(config: PortableConfig, *, kind: str, k: int, hardware: Hardwar
             f"block_k={config.block_k} is not allowed for q5, whose high bits are copied 16 bytes a row: choose 128 or "
             "256"
         )
+    limit = MAX_STAGE_PRODUCTS[kind]
+    if config.block_m * config.block_k > limit:
+        raise KernelConfigError(
+            f"block_m={config.block_m} with block_k={config.block_k} is not allowed for {kind}, whose sums would not "
+            f"fit in registers: choose at most {limit} of their product"
+        )
     need = PortablePlan(config.block_m, ROWS, k, kind, config).smem_bytes() + _SMEM_RESERVE
     require_fits(f"{config} for {kind}: shared memory (bytes)", need, hardware.smem_per_block)
 
@@ -185,16 +196,18 @@ def predicted_seconds(
 
 
 def stage_cycles(plan: PortablePlan, hardware: Hardware) -> float:
-    """Cycles a stage of a block takes at its slowest resource, with the multiprocessor to itself."""
+    """Cycles a stage of a block takes with the multiprocessor to itself: the norm of what each resource takes."""
     products = plan.block_m / 8 * plan.block_k / 16  # of each of the four warps
     tensor = 2.0 * ROWS * plan.block_k * plan.block_m / (hardware.bf16_flops / hardware.sms / hardware.clock_hz)
     # An mma and its two loads of x; four multiply-adds a group and 8 tokens.
-    issue = ROWS * plan.block_k * INSTRUCTIONS[plan.kind] / 128 + 3 * products + plan.block_m / 2 * plan.groups
+    unpack = ROWS * plan.block_k * INSTRUCTIONS[plan.kind] / 128
+    issue = unpack + 3 * products + plan.block_m / 2 * plan.groups + _STAGE_CYCLES
     shared = 4 * 2 * products * 128 / _SMEM_BYTES_PER_CYCLE
     bytes_per_cycle = hardware.memory_bandwidth / hardware.sms / hardware.clock_hz
     # The first of the token tiles brings a weight to the second level cache, which serves the others.
     memory = plan.weight_stage_bytes() / plan.m_tiles / bytes_per_cycle
-    return max(tensor, issue, shared, memory)
+    cache = (plan.block_m * plan.block_k * 2 + plan.weight_stage_bytes()) / _L2_BYTES_PER_CYCLE
+    return math.hypot(tensor, issue, shared, memory, cache)
 
 
 @functools.cache

@@ -1,9 +1,9 @@
 """The public calls: which kernel a problem gets, with which configuration, and why it gets none.
 
-M up to 16 goes to the decode kernel, more to the prefill kernel, Hopper's or Blackwell's by compute capability. The
-kernel that quantizes activations (nvfp4_w4a4) is never chosen here. A configuration comes from the table of measured
-ones where it has the problem, else from the kernel's model of the device. Leaves out the kernels themselves. Source:
-gpu-kernels, ops-and-criteria.
+M up to 16 goes to the decode kernel, more to the prefill kernel, Hopper's or Blackwell's by compute capability, and
+every M to the portable kernel on A100, RTX 40 and RTX 50. The kernel that quantizes activations (nvfp4_w4a4) is never
+chosen here. A configuration comes from the table of measured ones where it has the problem, else from the kernel's
+model of the device. Leaves out the kernels themselves. Source: gpu-kernels, ops-and-criteria.
 """
 
 import dataclasses
@@ -16,21 +16,32 @@ from jaxtyping import Array, BFloat16, Float
 from pallas_kernels.autotune import Problem, measured_config
 from pallas_kernels.errors import PlaneShapeError, UnsupportedKernelError
 from pallas_kernels.hardware import H100, Hardware, visible_hardware
-from pallas_kernels.mosaic_gpu import _decode_plan, decode_sm90, decode_sm100, prefill_sm90, prefill_sm100
+from pallas_kernels.mosaic_gpu import (
+    _decode_plan,
+    _portable_plan,
+    decode_sm90,
+    decode_sm100,
+    portable_mma,
+    prefill_sm90,
+    prefill_sm100,
+)
 from pallas_kernels.planes import WeightPlanes, check_planes, plane_bytes, plane_shapes
-from pallas_kernels.tiling import WEIGHT_KINDS, DecodeConfig, PrefillConfig, StreamConfig
+from pallas_kernels.tiling import WEIGHT_KINDS, DecodeConfig, PortableConfig, PrefillConfig, StreamConfig
 
-_FIRST_JAX = (0, 11, 2)
+_FIRST_JAX, _FIRST_PORTABLE_JAX = (0, 11, 2), (0, 12, 0)
 _KERNELS = {
     "decode_sm90": decode_sm90,
     "prefill_sm90": prefill_sm90,
     "decode_sm100": decode_sm100,
     "prefill_sm100": prefill_sm100,
+    "portable_mma": portable_mma,
 }
 #: Suffix of the kernels of a compute capability.
 _ARCHITECTURES = {(9, 0): "sm90", (10, 0): "sm100"}
-_NEEDED = "9.0 (H100, H200) or 10.0 (B200)"
-Config = StreamConfig | DecodeConfig | PrefillConfig
+#: Compute capabilities that the portable kernel serves, whatever the number of tokens.
+_PORTABLE = ((8, 0), (8, 9), (12, 0))
+_NEEDED = "8.0 (A100), 8.9 (RTX 40), 9.0 (H100, H200), 10.0 (B200) or 12.0 (RTX 50)"
+Config = StreamConfig | DecodeConfig | PrefillConfig | PortableConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +49,7 @@ class Explanation:
     """What a call would run.
 
     Attributes:
-      kernel: "decode_sm90", "prefill_sm90", "decode_sm100" or "prefill_sm100".
+      kernel: "decode_sm90", "prefill_sm90", "decode_sm100", "prefill_sm100" or "portable_mma".
       config: its configuration.
       source: "heuristic", "measured" (the packaged table) or "given".
       bound: what limits it at the roofline: "memory", "tensor" or "issue".
@@ -62,6 +73,8 @@ class Explanation:
 
 def kernel_for(m: int, hardware: Hardware = H100) -> str:
     """The kernel that m tokens get on a device."""
+    if hardware.compute_capability in _PORTABLE:
+        return "portable_mma"
     regime = "decode" if m <= decode_sm90.MAX_M else "prefill"
     return f"{regime}_{_ARCHITECTURES[hardware.compute_capability]}"
 
@@ -87,7 +100,9 @@ def unsupported_reason(
     hardware = hardware or visible_hardware()
     if hardware is None:
         return f"jax sees no GPU; the kernels need one of compute capability {_NEEDED}"
-    if hardware.compute_capability not in _ARCHITECTURES:
+    if hardware.compute_capability in _PORTABLE and jax.__version_info__ < _FIRST_PORTABLE_JAX:
+        return f"jax {jax.__version__} is older than 0.12, the first that compiles for a {hardware.name}: upgrade jax"
+    if hardware.compute_capability not in (*_ARCHITECTURES, *_PORTABLE):
         return f"{hardware.name} has compute capability {hardware.capability}; the kernels need {_NEEDED}"
     if jnp.dtype(x_dtype) != jnp.bfloat16:
         return f"activations are {jnp.dtype(x_dtype).name}; the kernels take bfloat16: cast x, or use XLA"
@@ -143,7 +158,9 @@ def lower_bound(
     traffic = plane_bytes(kind, n, k) + 2 * m * k + m * (n // 2 if gated else n) * jnp.dtype(out_dtype).itemsize
     times = {"memory": hardware.memory_seconds(traffic), "tensor": hardware.tensor_seconds(m, n, k)}
     if m <= decode_sm90.MAX_M:
-        static = decode_sm100 if kernel_for(m, hardware) == "decode_sm100" else _decode_plan
+        static = {"decode_sm100": decode_sm100, "portable_mma": _portable_plan}.get(
+            kernel_for(m, hardware), _decode_plan
+        )
         times["issue"] = hardware.issue_seconds(n * k, static.INSTRUCTIONS[kind])
     bound = max(times, key=lambda name: times[name])
     return bound, times[bound]

@@ -60,10 +60,10 @@ def _prmt(a, b, selector):
 
 
 def _pairs(function):
-    def apply(a, b):
-        a, b = np.broadcast_arrays(np.asarray(a, np.uint32), np.asarray(b, np.uint32))
-        halves = [np.ascontiguousarray(v).view(np.uint16).view(ml_dtypes.bfloat16).astype(np.float64) for v in (a, b)]
-        return function(*halves).astype(ml_dtypes.bfloat16).view(np.uint16).view(np.uint32).reshape(a.shape)
+    def apply(*words):
+        words = np.broadcast_arrays(*(np.asarray(word, np.uint32) for word in words))
+        halves = [np.ascontiguousarray(v).view(np.uint16).view(ml_dtypes.bfloat16).astype(np.float64) for v in words]
+        return function(*halves).astype(ml_dtypes.bfloat16).view(np.uint16).view(np.uint32).reshape(words[0].shape)
 
     return apply
 
@@ -76,4 +76,5 @@ _OPCODES = {
     "prmt.b32": _prmt,
     "sub.bf16x2": _pairs(np.subtract),
     "mul.bf16x2": _pairs(np.multiply),
+    "fma.rn.bf16x2": _pairs(lambda a, b, c: a * b + c),
 }

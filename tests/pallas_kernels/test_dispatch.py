@@ -13,7 +13,7 @@ from tests.pallas_kernels.weights import check_close, random_weight, random_x
 OLD = jax.__version_info__ < (0, 11, 2)
 needs_kernels = pytest.mark.skipif(OLD, reason="the GPU kernels need jax >= 0.11.2")
 PROBLEM = {"kind": "q4", "m": 1, "n": 256, "k": 256, "x_dtype": jnp.bfloat16, "out_dtype": jnp.bfloat16}
-AMPERE = Hardware("NVIDIA A100", (8, 0), 108, 166912, 167936, 1, 1, 2e12, 3e14, 1.4e9)
+TURING = Hardware("NVIDIA T4", (7, 5), 40, 65536, 65536, 1, 1, 3e11, 6e13, 1.6e9)
 
 
 @pytest.mark.skipif(not OLD, reason="this jax has the kernels")
@@ -27,7 +27,7 @@ def test_an_old_jax_is_the_reason():
     ("change", "reason"),
     [
         ({"kind": "q3"}, "weight kind 'q3' is not one of q4"),
-        ({"hardware": AMPERE}, "NVIDIA A100 has compute capability 8.0; the kernels need 9.0"),
+        ({"hardware": TURING}, "NVIDIA T4 has compute capability 7.5; the kernels need 8.0"),
         ({"x_dtype": jnp.float32}, "activations are float32; the kernels take bfloat16"),
         ({"out_dtype": jnp.float16}, "the result would be float16; the kernels give bfloat16 or float32"),
         ({"m": 0}, "m=0: the kernels need at least one token"),

@@ -13,7 +13,7 @@ if jax.__version_info__ < (0, 11, 2):
 import jax.numpy as jnp
 
 from pallas_kernels.mosaic_gpu import _scales, _unpack
-from pallas_kernels.mosaic_gpu._words import JnpWords, PtxWords, lut3
+from pallas_kernels.mosaic_gpu._words import FmaPtxWords, JnpWords, PtxWords, lut3
 from pallas_kernels.tiling import WEIGHT_KINDS, weight_kind
 from tests.oracle import layouts
 from tests.pallas_kernels import ptx
@@ -75,8 +75,9 @@ def test_twin_gives_every_code_word_in_every_column(kind):
             np.testing.assert_array_equal(out.view(np.uint16), as_bits(values * factor))
 
 
+@pytest.mark.parametrize("instructions", [PtxWords, FmaPtxWords])
 @pytest.mark.parametrize("kind", WEIGHT_KINDS)
-def test_emitted_ptx_does_what_the_twin_does(kind, monkeypatch):
+def test_emitted_ptx_does_what_the_twin_does(kind, instructions, monkeypatch):
     ptx.install(monkeypatch)
     for codes, high, scales, values in tiles(kind):
         words = np.ascontiguousarray(codes).reshape(64, -1, 4, 2, 4).view(np.uint32)[..., 0]
@@ -89,7 +90,7 @@ def test_emitted_ptx_does_what_the_twin_does(kind, monkeypatch):
         pairs = []
         for part in range(words.shape[1]):
             parts = [words[:, part, :, w] for w in range(2)]
-            pairs += _unpack._PROGRAMS[kind](parts, lanes, scales, PtxWords())
+            pairs += _unpack._PROGRAMS[kind](parts, lanes, scales, instructions())
         out = np.stack(pairs, axis=1).view(ml_dtypes.bfloat16).reshape(64, 64).astype(np.float64)
         np.testing.assert_array_equal(out, values / (_unpack.NVFP4_FACTOR if kind == "nvfp4" else 1))
 
@@ -102,6 +103,7 @@ def test_block_scale_pair_of_every_legal_byte(monkeypatch):
         selector = 0x4040 + 0x0101 * byte
         for pair in (
             _unpack.block_scale_pair(words, selector, PtxWords()),
+            _unpack.block_scale_pair(words, selector, FmaPtxWords()),
             np.asarray(_unpack.block_scale_pair(jnp.asarray(words), selector, JnpWords())),
         ):
             halves = np.ascontiguousarray(pair).view(ml_dtypes.bfloat16).astype(np.float64).reshape(-1, 2)
