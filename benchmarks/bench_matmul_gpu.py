@@ -3,9 +3,10 @@
     python -m benchmarks.bench_matmul_gpu [--kinds q4,w8] [--tokens 1,16,1024] [--all] [--json results.json]
 
 For every weight and number of tokens: microseconds, bytes per second, fraction of the copy bandwidth and of the
-bfloat16 matrix rate measured in the same run, and times XLA's bfloat16 `x @ w.T` takes as long. `--interpret` runs the
-same path on a CPU with tiny weights and the interpreter; its times mean nothing. Exit status 1 where there is no GPU or
-a case is wrong. Leaves out tuning (benchmarks.tune) and the CPU (bench_matmul). Source: ops-and-criteria.
+bfloat16 matrix rate measured in the same run, and how many times as long XLA's bfloat16 `x @ w.T` and the package's own
+`xla` implementation take. `--interpret` runs the same path on a CPU with tiny weights and the interpreter; its times
+mean nothing. Exit status 1 where there is no GPU or a case is wrong. Leaves out tuning (benchmarks.tune) and the CPU
+(bench_matmul). Source: ops-and-criteria.
 """
 
 import argparse
@@ -25,7 +26,11 @@ from benchmarks import gpu_timing
 from benchmarks.cases import TOKENS, WEIGHT_CASES, WeightCase
 from benchmarks.harness import Timing, environment
 from benchmarks.packed_weights import decode_rows, random_planes
+from benchmarks.random_weights import FORMATS_OF_KINDS
 from benchmarks.records import OURS, Record, Results, timed_record, write_results
+from ninfer_jax import ops
+from ninfer_jax.arrays import QuantizedTensor
+from ninfer_jax.planes import GroupedPlanes, NVFP4Planes, RowScaledPlanes
 from pallas_kernels import H100, WEIGHT_KINDS, Hardware, WeightPlanes, mosaic_gpu, visible_hardware
 from pallas_kernels.planes import plane_bytes
 
@@ -59,6 +64,7 @@ class Result:
       copy_fraction: that over the copy bandwidth of this run.
       matrix_fraction: 2*m*n*k over the time, over the matrix rate of this run.
       xla_bf16_ratio: XLA's bfloat16 product's time over ours.
+      xla_packed_ratio: time of the package's own `xla` implementation, from the same packed weight, over ours.
     """
 
     name: str
@@ -72,6 +78,7 @@ class Result:
     copy_fraction: float
     matrix_fraction: float
     xla_bf16_ratio: float
+    xla_packed_ratio: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,6 +133,17 @@ def error_of(session: Session, case: WeightCase, planes: WeightPlanes, m: int) -
     return float(np.linalg.norm(difference) / np.linalg.norm(reference))
 
 
+def packed_tensor(case: WeightCase, planes: WeightPlanes) -> QuantizedTensor:
+    """The weight as the package's own type."""
+    if case.kind == "nvfp4":
+        own = NVFP4Planes(planes.codes, planes.scales, np.asarray(planes.divisor))  # type: ignore[arg-type]
+    elif case.kind == "fp8":
+        own = RowScaledPlanes(planes.codes, planes.scales)  # type: ignore[arg-type]
+    else:
+        own = GroupedPlanes(planes.codes, planes.high, planes.scales)  # type: ignore[arg-type]
+    return QuantizedTensor(own, FORMATS_OF_KINDS[case.kind], case.k)
+
+
 def time_case(
     session: Session, case: WeightCase, planes: WeightPlanes, m: int, machine: dict[str, float], error: float
 ):
@@ -135,6 +153,13 @@ def time_case(
     seconds = gpu_timing.seconds_of(session.clock, session.matmul(case), x, tuple(planes), session.copies(nbytes))
     dense = jax.random.normal(jax.random.key(0), (case.n, case.k), jnp.bfloat16)
     xla = gpu_timing.seconds_of(session.clock, lambda x, w: x @ w.T, x, dense, session.copies(dense.nbytes))
+    packed = gpu_timing.seconds_of(
+        session.clock,
+        lambda x, w: ops.matmul(x, w, implementation="xla"),
+        x,
+        packed_tensor(case, planes),
+        session.copies(nbytes),
+    )
     traffic = nbytes + 2 * m * (case.k + case.n)
     return Result(
         name=case.name,
@@ -148,6 +173,7 @@ def time_case(
         copy_fraction=traffic / seconds / machine["copy_bytes_per_second"],
         matrix_fraction=2.0 * m * case.n * case.k / seconds / machine["bf16_flops"],
         xla_bf16_ratio=xla / seconds,
+        xla_packed_ratio=packed / seconds,
     )
 
 
@@ -191,17 +217,18 @@ def line(result: Result) -> str:
     return (
         f"{result.name:30} {result.kind:5} [{result.n},{result.k}] m={result.m:<5} {result.microseconds:10.1f} us "
         f"{result.bytes_per_second / 1e9:7.0f} GB/s  copy {result.copy_fraction:5.1%}  "
-        f"matrix {result.matrix_fraction:5.1%}  bf16 x{result.xla_bf16_ratio:.2f}"
+        f"matrix {result.matrix_fraction:5.1%}  bf16 x{result.xla_bf16_ratio:.2f}  xla x{result.xla_packed_ratio:.2f}"
     )
 
 
 def records_of(result: Result) -> Iterator[Record]:
-    """The records of one case: the kernel, and XLA's bfloat16 product."""
+    """The records of one case: the kernel, XLA's bfloat16 product, and XLA's from the packed weight."""
     seconds = result.microseconds / 1e6
     dense = 2.0 * (result.n * result.k + result.m * (result.n + result.k))
     rows = {
         OURS: (seconds, result.bytes_per_second * seconds, {"relative_error": result.relative_error}),
         "xla-bf16": (seconds * result.xla_bf16_ratio, dense, {}),
+        "xla-packed": (seconds * result.xla_packed_ratio, result.bytes_per_second * seconds, {}),
     }
     for name, (taken, nbytes, figures) in rows.items():
         yield timed_record(

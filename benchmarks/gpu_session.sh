@@ -12,6 +12,7 @@ results="benchmarks/results/matmul-$(date -u +%Y%m%d-%H%M%S).json"
 if [ "${1:-}" = "--dry-run" ]; then
   export JAX_PLATFORMS=cpu
   options=(--interpret --kinds q4,fp8)
+  results=$(mktemp --suffix=.json)
 else
   options=(--seconds 240)
 fi

@@ -1,4 +1,4 @@
-"""bench_matmul_gpu's file is a results file: the figures of a case and of XLA's product, and what was not timed."""
+"""bench_matmul_gpu's file is a results file: the figures of a case and of XLA's products, and what was not timed."""
 
 import pytest
 
@@ -17,13 +17,16 @@ RESULT = bench.Result(
     copy_fraction=0.5,
     matrix_fraction=0.1,
     xla_bf16_ratio=3.0,
+    xla_packed_ratio=5.0,
 )
 
 
-def test_a_case_is_two_records():
-    ours, xla = bench.records_of(RESULT)
-    assert (ours.implementation, xla.implementation) == ("ninfer-jax", "xla-bf16")
-    assert ours.case == xla.case == "tiny [128,256] q4 m=2"
+def test_a_case_is_three_records():
+    ours, xla, packed = bench.records_of(RESULT)
+    assert (ours.implementation, xla.implementation, packed.implementation) == ("ninfer-jax", "xla-bf16", "xla-packed")
+    assert packed.best_seconds == pytest.approx(5e-5)
+    assert packed.nbytes == ours.nbytes
+    assert ours.case == xla.case == packed.case == "tiny [128,256] q4 m=2"
     assert ours.best_seconds == pytest.approx(1e-5)
     assert xla.best_seconds == pytest.approx(3e-5)
     assert (ours.nbytes, xla.nbytes) == (20000, 2 * (128 * 256 + 2 * 384))
