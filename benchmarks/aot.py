@@ -25,7 +25,7 @@ from benchmarks import sass
 from benchmarks.cases import WEIGHT_CASES, WeightCase
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
-_TENSOR_OPCODES = ("HGMMA", "UTCHMMA", "UTCOMMA")
+_TENSOR_OPCODES = ("HMMA", "HGMMA", "UTCHMMA", "UTCOMMA")
 _SMEM = re.compile(r"smem_scratch_bytes=(\d+)")
 
 
@@ -82,12 +82,12 @@ class AotReport:
         return max((loop.unpack_per_weight for loop in self._weight_loops), default=float("nan"))
 
     @property
-    def _weight_loops(self) -> list[sass.Loop | sass.OperandLoop]:
+    def _weight_loops(self) -> list[Any]:
         return [*self.loops, *(loop for program in self.sass for loop in sass.operand_loops(program))]
 
     @property
     def tensor_instructions(self) -> int:
-        """Tensor core instructions of any architecture: HGMMA, UTCHMMA (tcgen05) and UTCOMMA (block-scaled)."""
+        """Tensor core instructions of any architecture: HMMA, HGMMA, UTCHMMA (tcgen05) and UTCOMMA (block-scaled)."""
         return sum(sass.count(program, opcode) for program in self.sass for opcode in _TENSOR_OPCODES)
 
     def temporaries(self, at_least: int = 0) -> list[dict[str, Any]]:
@@ -197,13 +197,21 @@ _BUILDERS = {
     "decode_sm100": "benchmarks.blackwell_builder:matmul",
     "prefill_sm100": "benchmarks.blackwell_builder:matmul",
     "mosaic_nvfp4_w4a4": "benchmarks.blackwell_builder:matmul",
+    "portable_mma": "benchmarks.portable_builder:matmul",
 }
 #: Devices whose bounds are given, by the one whose machine code they run.
-_DEVICES = {"h100": ("h100", "h200"), "b200": ("b200",)}
+_DEVICES = {
+    "h100": ("h100", "h200"), "b200": ("b200",), "a100": ("a100",), "rtx4090": ("rtx4090",), "rtx5090": ("rtx5090",),
+}  # fmt: skip
 
 
-def kernels_for(case: WeightCase, m: int, gpu: str) -> list[str]:
-    """The kernels of a table: the one the public call takes, and for NVFP4 on Blackwell the one asked for by name."""
+def kernels_for(case: WeightCase, m: int, gpu: str, portable: bool = False) -> list[str]:
+    """The kernels of a table: the one the public call takes, and for NVFP4 on Blackwell the one asked for by name.
+
+    With `portable` it is the portable kernel alone, whatever the device.
+    """
+    if portable:
+        return ["portable_mma"]
     from pallas_kernels.hardware import KNOWN_HARDWARE
     from pallas_kernels.mosaic_gpu import dispatch
 
@@ -221,12 +229,13 @@ def table_row(case: WeightCase, m: int, gpu: str = "h100", kernel: str | None = 
 
     kernel = kernel or kernels_for(case, m, gpu)[0]
     arguments = {"kind": case.kind, "m": m, "n": case.n, "k": case.k}
-    named = {"implementation": kernel} if kernel == "mosaic_nvfp4_w4a4" else {}
+    four_bit = kernel == "mosaic_nvfp4_w4a4"
+    named = {"implementation": kernel} if four_bit else {"hardware": gpu} if kernel == "portable_mma" else {}
     report = compile_case(AotCase(f"{kernel} {case.name} m={m}", _BUILDERS[kernel], arguments | named, gpu))
     bounds = [dispatch.lower_bound(**arguments, hardware=KNOWN_HARDWARE[name]) for name in _DEVICES[gpu]]
     # The bound of a product with bfloat16 activations is none of one with four-bit codes.
     times = ", ".join(f"{name} {us * 1e6:.1f}" for name, (_, us) in zip(_DEVICES[gpu], bounds, strict=True))
-    bound, times = ("-", "-") if named else (bounds[0][0], times)
+    bound, times = ("-", "-") if four_bit else (bounds[0][0], times)
     largest = max((i["bytes"] for i in report.temporaries()), default=0)
     return (
         f"{kernel:17} {case.kind:5} {m:5} {case.n:7} {case.k:6} {report.registers:4} {report.spill_bytes:5} "
@@ -240,7 +249,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.aot", description="Compile kernels for a GPU without one."
     )
-    parser.add_argument("--gpu", choices=tuple(_DEVICES), default="h100", help="the device to compile for")
+    parser.add_argument("--gpu", choices=(*_DEVICES, "all"), default="h100", help="the device to compile for")
+    parser.add_argument("--portable", action="store_true", help="the portable kernel, on any device")
     parser.add_argument("--all", action="store_true", help="every registered weight, not one a kind and the tails")
     parser.add_argument("--kind", help="only this weight kind")
     parser.add_argument("--tokens", default=",".join(map(str, _TOKENS)), help="numbers of tokens, comma separated")
@@ -248,12 +258,13 @@ def main(arguments: list[str] | None = None) -> None:
     reason = unavailable_reason()
     if reason is not None:
         raise SystemExit(f"nothing can be compiled here: {reason}")
-    print(_HEADER, flush=True)
-    for case in WEIGHT_CASES:
-        if (options.all or case.name in (*_SOME, *_TAILS)) and options.kind in (None, case.kind):
-            for m in map(int, options.tokens.split(",")):
-                for kernel in kernels_for(case, m, options.gpu):
-                    print(table_row(case, m, options.gpu, kernel), flush=True)
+    cases = [case for case in WEIGHT_CASES if options.all or case.name in (*_SOME, *_TAILS)]
+    for gpu in _DEVICES if options.gpu == "all" else [options.gpu]:
+        print(f"{gpu}\n{_HEADER}", flush=True)
+        for case in cases:
+            for m in map(int, options.tokens.split(",") if options.kind in (None, case.kind) else ()):
+                for kernel in kernels_for(case, m, gpu, options.portable):
+                    print(table_row(case, m, gpu, kernel), flush=True)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,9 @@ from pallas_kernels.mosaic_gpu._weight_tiles import pad_rows
 from pallas_kernels.planes import WeightPlanes
 from pallas_kernels.tiling import weight_kind
 
+# Newer jax makes the index of plgpu.load optional.
+# pyright: reportCallIssue=false
+
 
 def tile_transforms(row_bytes: int, element_bytes: float) -> tuple[Any, ...]:
     """The transforms of a shared memory tile with rows of that many bytes: the widest swizzle that divides them."""

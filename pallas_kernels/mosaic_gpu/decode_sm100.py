@@ -45,6 +45,9 @@ from pallas_kernels.mosaic_gpu._row_unpack import LANES
 from pallas_kernels.planes import WeightPlanes
 from pallas_kernels.tiling import DecodeConfig
 
+# Newer jax makes the index of plgpu.load optional.
+# pyright: reportCallIssue=false
+
 
 def _start_copies(
     plan: DecodePlan, gmem: dict[str, Any], smem: dict[str, Any], row: Any, block: Any, slot: Any

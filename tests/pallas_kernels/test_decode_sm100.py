@@ -48,7 +48,7 @@ def run(kind, m, n, k, block_k, warpgroups, stages, split_k, *, out_dtype=jnp.bf
         k=k,
         out_dtype=out_dtype,
         config=DecodeConfig(128, block_k, warpgroups, stages, split_k),
-        interpret=plgpu.InterpretGPUParams(detect_races=True),
+        interpret=plgpu.InterpretGPUParams(detect_races=True),  # pyright: ignore[reportAttributeAccessIssue]
         **epilogue,
     )
     return np.asarray(y), x.astype(np.float64) @ weight.T
@@ -77,9 +77,8 @@ def test_a_b200_gets_these_kernels_from_the_public_call(m, no_races):
     x = random_x(m, 256)
     kernel = mosaic_gpu.explain(kind="q4", m=m, n=128, k=256, hardware=B200).kernel
     assert kernel == ("decode_sm100" if m <= 16 else "prefill_sm100")
-    y = mosaic_gpu.matmul(
-        jnp.asarray(x), planes, kind="q4", n=128, k=256, hardware=B200, interpret=plgpu.InterpretGPUParams()
-    )
+    interpret = plgpu.InterpretGPUParams(detect_races=True)  # pyright: ignore[reportAttributeAccessIssue]
+    y = mosaic_gpu.matmul(jnp.asarray(x), planes, kind="q4", n=128, k=256, hardware=B200, interpret=interpret)
     check_close(np.asarray(y), x.astype(np.float64) @ weight.T)
 
 

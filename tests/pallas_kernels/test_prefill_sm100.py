@@ -52,7 +52,7 @@ def run(kind, m, n, k, config, *, out_dtype=jnp.bfloat16, sms=2, **epilogue):
         out_dtype=out_dtype,
         config=config,
         sms=sms,
-        interpret=plgpu.InterpretGPUParams(detect_races=True),
+        interpret=plgpu.InterpretGPUParams(detect_races=True),  # pyright: ignore[reportAttributeAccessIssue]
         **epilogue,
     )
     return np.asarray(y), x.astype(np.float64) @ weight.T

@@ -125,7 +125,7 @@ def test_interpreted_kernel_matches_its_oracle_and_its_criterion(case, no_races)
         out_dtype=jnp.float32,
         config=config,
         sms=1,
-        interpret=plgpu.InterpretGPUParams(detect_races=True),
+        interpret=plgpu.InterpretGPUParams(detect_races=True),  # pyright: ignore[reportAttributeAccessIssue]
     )
     y = np.asarray(y)
     assert relative_l2(y, encode(x) @ weight.T) <= 1e-6
