@@ -204,7 +204,7 @@ def candidate_configs(
             continue
         for stages in (8, 7, 6, 5, 4, 3, 2):
             try:
-                config = PrefillConfig(block_m, block_k, stages, consumers, split_k)
+                config = PrefillConfig(block_m, block_k, stages, consumers, split_k=split_k)
                 check_config(config, kind=kind, n=n, k=k, gated=gated, out_bytes=out_bytes, hardware=hardware)
             except KernelConfigError:
                 continue

@@ -117,6 +117,12 @@ def test_every_candidate_is_accepted_and_the_heuristic_is_the_cheapest(kind, gat
         assert predicted_seconds(chosen, **problem) >= B200.tensor_seconds(m, n, k)
 
 
+def test_few_rows_and_a_long_k_are_split():
+    problem = {"kind": "q4", "m": 64, "n": 512, "k": 8192}
+    assert {config.split_k for config in prefill_sm100.candidate_configs(**problem)} == {1, 2, 4, 8}
+    assert prefill_sm100.heuristic_config(**problem).split_k > 1
+
+
 @pytest.mark.parametrize(
     ("kind", "n", "gated", "config", "message"),
     [
