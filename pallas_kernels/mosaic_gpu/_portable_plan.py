@@ -25,9 +25,9 @@ PART_TOKENS = 32
 #: Rows of the scale tile NVFP4 stores, and 32-bit words of one tile.
 SCALE_TILE_ROWS, SCALE_TILE_WORDS = 128, 128
 #: Instructions that unpack a weight, as compiled for compute capability 8.0.
-INSTRUCTIONS = MappingProxyType({"q4": 2.3, "q5": 4.0, "q6": 4.0, "w8": 3.5, "fp8": 3.5, "nvfp4": 3.8})
+INSTRUCTIONS = MappingProxyType({"q4": 2.2, "q5": 3.4, "q6": 3.3, "w8": 2.8, "fp8": 2.9, "nvfp4": 3.4})
 #: Registers a thread takes at most, by tokens of a block.
-REGISTERS = MappingProxyType({8: 96, 16: 104, 32: 128, 64: 168, 128: 255})
+REGISTERS = MappingProxyType({8: 120, 16: 152, 32: 192, 64: 240, 128: 255})
 _REGISTERS_PER_SM, _BLOCKS_PER_SM = 65536, 12
 #: Bytes of shared memory left free for barriers, and what the driver keeps of it for each block.
 _SMEM_RESERVE = 2048
@@ -39,6 +39,8 @@ _STAGE_CYCLES = 80.0
 _SMEM_BYTES_PER_CYCLE, _L2_BYTES_PER_CYCLE = 128.0, 32.0
 #: Tokens times columns of a stage that compile without spills; twice as many sums a column for w8's short groups.
 MAX_STAGE_PRODUCTS = MappingProxyType({"q4": 8192, "q5": 8192, "q6": 8192, "w8": 4096, "fp8": 8192, "nvfp4": 8192})
+#: Stages with more than half as many: before compute capability 9.0 the last of them are one straight program.
+MAX_STAGES_OF_MANY = 3
 
 
 def tiled(row_bytes: int, element_bytes: int, row_tiles: int) -> tuple[Any, ...]:
@@ -118,11 +120,16 @@ def check_config(config: PortableConfig, *, kind: str, k: int, hardware: Hardwar
             f"block_k={config.block_k} is not allowed for q5, whose high bits are copied 16 bytes a row: choose 128 or "
             "256"
         )
-    limit = MAX_STAGE_PRODUCTS[kind]
-    if config.block_m * config.block_k > limit:
+    limit, products = MAX_STAGE_PRODUCTS[kind], config.block_m * config.block_k
+    if products > limit:
         raise KernelConfigError(
             f"block_m={config.block_m} with block_k={config.block_k} is not allowed for {kind}, whose sums would not "
             f"fit in registers: choose at most {limit} of their product"
+        )
+    if 2 * products > limit and config.stages > MAX_STAGES_OF_MANY:
+        raise KernelConfigError(
+            f"stages={config.stages} is not allowed for {kind} with block_m={config.block_m} and "
+            f"block_k={config.block_k}, which would not fit in registers: choose at most {MAX_STAGES_OF_MANY}"
         )
     need = PortablePlan(config.block_m, ROWS, k, kind, config).smem_bytes() + _SMEM_RESERVE
     require_fits(f"{config} for {kind}: shared memory (bytes)", need, hardware.smem_per_block)

@@ -190,8 +190,9 @@ def test_blocks_cover_every_column_and_row_once(kind):
             "block_k=64 is not allowed for q5",
         ),
         (lambda: portable_mma.check_config(PortableConfig(128, 64), kind="w8", k=512), "would not fit in registers"),
+        (lambda: portable_mma.check_config(PortableConfig(64, 128, 4), kind="q4", k=512), "stages=4 is not allowed"),
         (
-            lambda: portable_mma.check_config(PortableConfig(32, 256, 6), kind="fp8", k=4096, hardware=RTX4090),
+            lambda: portable_mma.check_config(PortableConfig(16, 256, 8), kind="fp8", k=4096, hardware=RTX4090),
             "shared memory",
         ),
     ],
