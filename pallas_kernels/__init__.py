@@ -14,6 +14,7 @@ from pallas_kernels.hardware import (
     H200 as H200,
     KNOWN_HARDWARE as KNOWN_HARDWARE,
     Hardware as Hardware,
+    hardware_of as hardware_of,
     visible_hardware as visible_hardware,
 )
 from pallas_kernels.planes import (

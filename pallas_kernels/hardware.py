@@ -8,6 +8,7 @@ device at run time. Source: the gpu-kernels note and the vendor's data sheets.
 import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import jax
 
@@ -139,19 +140,15 @@ def _capability(text: object) -> tuple[int, int] | None:
     return (int(parts[0]), int(parts[1])) if len(parts) == 2 and all(p.isdigit() for p in parts) else None
 
 
-def visible_hardware() -> Hardware | None:
-    """The record of the first GPU jax sees, or None where there is none.
+def hardware_of(device: Any) -> Hardware:
+    """The record of a GPU by its device kind.
 
     A device that is not listed gets the record of the first listed one of its compute capability, or of the H100, under
     its own name, capability and multiprocessor count.
+
+    Args:
+      device: a `jax.Device`, or anything with its `device_kind`, `compute_capability` and `core_count`.
     """
-    try:
-        devices = jax.devices("gpu")
-    except RuntimeError:
-        return None
-    if not devices:
-        return None
-    device = devices[0]
     for known in KNOWN_HARDWARE.values():
         if known.name == device.device_kind:
             return known
@@ -159,3 +156,12 @@ def visible_hardware() -> Hardware | None:
     alike = next((known for known in KNOWN_HARDWARE.values() if known.compute_capability == capability), H100)
     sms = getattr(device, "core_count", None) or alike.sms
     return dataclasses.replace(alike, name=device.device_kind, compute_capability=capability or (0, 0), sms=int(sms))
+
+
+def visible_hardware() -> Hardware | None:
+    """The record of the first GPU jax sees, or None where there is none."""
+    try:
+        devices = jax.devices("gpu")
+    except RuntimeError:
+        return None
+    return hardware_of(devices[0]) if devices else None

@@ -12,13 +12,16 @@ from ninfer_jax.cli.tables import print_table
 
 
 @click.command("support")
+@click.option(
+    "--gpu", metavar="NAME", help="For a GPU that need not be here: h100, h200, b200, a100, rtx4090, rtx5090."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON.")
-def support_command(as_json: bool) -> None:
+def support_command(gpu: str | None, as_json: bool) -> None:
     """Print the support matrix of matmul: format, rows of x, device, implementation, and how or why not."""
     # Not at the top: the other commands do not need the ops, and importing them takes a second.
     from ninfer_jax.ops import support_table
 
-    rows = [dataclasses.asdict(row) for row in support_table()]
+    rows = [dataclasses.asdict(row) for row in support_table(gpu)]
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return

@@ -18,7 +18,7 @@ from ninfer_jax.errors import LayoutError, UnsupportedError
 from ninfer_jax.ops import _blocks, _partition, _rows
 from ninfer_jax.ops._manual import varying_zeros
 from ninfer_jax.ops._partition import Call
-from ninfer_jax.ops.matmul import device_of
+from ninfer_jax.ops.devices import resolve_device
 from ninfer_jax.ops.xla import FLOAT_TYPES, Xla
 
 _MIN_TILE = 8
@@ -57,7 +57,7 @@ def grouped_matmul(
     if x.dtype.name not in FLOAT_TYPES:
         raise UnsupportedError(f"x is {x.dtype}; allowed: {', '.join(FLOAT_TYPES)}")
     out = jnp.dtype(preferred_element_type or x.dtype).name
-    call = Call(w.format, w.shape[-1], False, Xla.name, device_of(x).platform, out)
+    call = Call(w.format, w.shape[-1], False, Xla.name, resolve_device(None, x).platform, out)
     back = Call(w.format, call.k, True, Xla.name, call.platform, x.dtype.name)
     leaves = tuple(jnp.asarray(leaf) for leaf in jax.tree.leaves(w.planes))
     return _ragged(call, back, _partition.pad(jnp.asarray(x), leaves, call), leaves, jnp.asarray(group_sizes))

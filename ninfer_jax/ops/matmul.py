@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from ninfer_jax._typing import AnyArray
@@ -17,6 +16,7 @@ from ninfer_jax.arrays import QuantizedTensor, validate
 from ninfer_jax.errors import LayoutError, UnsupportedError
 from ninfer_jax.ops import _linear, _partition
 from ninfer_jax.ops._linear import IMPLEMENTATIONS
+from ninfer_jax.ops.devices import resolve_device
 from ninfer_jax.ops.registry import Choice, Device, Explanation, Problem, choose, hashable
 from ninfer_jax.ops.xla import Xla
 
@@ -120,7 +120,7 @@ def explain_matmul(
     *,
     preferred_element_type: Any = None,
     implementation: Choice = None,
-    device: Device | None = None,
+    device: Device | str | None = None,
 ) -> Explanation:
     """Which implementation `matmul` takes for these arguments, how it runs, and why those before it cannot.
 
@@ -128,7 +128,8 @@ def explain_matmul(
         x: an array or `jax.ShapeDtypeStruct`, [..., K].
         w: a packed weight; its leaves may be abstract.
         preferred_element_type, implementation: as in `matmul`.
-        device: where it would run; None takes the device of x, or the default one.
+        device: where it would run: a `jax.Device`, or the name of a GPU that need not be here ("h100", "h200", "b200",
+            "a100", "rtx4090", "rtx5090"); None takes the device of x, or the default one.
 
     Raises:
         LayoutError, UnsupportedError: as `matmul`.
@@ -136,7 +137,7 @@ def explain_matmul(
     return _plan(x, w, preferred_element_type, implementation, device).explanation
 
 
-def _plan(x: Any, w: QuantizedTensor, out_dtype: Any, implementation: Choice, device: Device | None) -> _Plan:
+def _plan(x: Any, w: QuantizedTensor, out_dtype: Any, implementation: Choice, device: Device | str | None) -> _Plan:
     validate(w)
     if len(w.shape) != 2:
         raise LayoutError(
@@ -148,14 +149,7 @@ def _plan(x: Any, w: QuantizedTensor, out_dtype: Any, implementation: Choice, de
     out = jnp.dtype(x.dtype if out_dtype is None else out_dtype)
     if not jnp.issubdtype(out, jnp.floating):
         raise UnsupportedError(f"preferred_element_type {out}: a float type is needed, such as float32 or bfloat16")
-    device = device_of(x) if device is None else device
+    device = resolve_device(device, x)
     problem = Problem(w.format, math.prod(x.shape[:-1]), n, k, jnp.dtype(x.dtype).name, out.name)
     chosen = choose(IMPLEMENTATIONS, problem, device, hashable(implementation))
     return _Plan(problem, chosen, cast(Any, device).platform)
-
-
-def device_of(x: Any) -> Device:
-    """The device of a concrete array, else the default device."""
-    if isinstance(x, jax.Array) and not isinstance(x, Tracer):
-        return min(x.devices(), key=lambda device: device.id)
-    return jax.devices()[0]

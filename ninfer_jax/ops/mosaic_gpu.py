@@ -15,6 +15,7 @@ from jaxtyping import Array
 
 from ninfer_jax.ops.registry import Device, Implementation, Problem, device_text
 from ninfer_jax.planes import GroupedPlanes, NVFP4Planes
+from pallas_kernels import WeightPlanes, hardware_of
 
 KINDS = {
     "Q4G64_F16S": "q4",
@@ -46,15 +47,20 @@ class MosaicGpu(Implementation):
             k=problem.k,
             x_dtype=jnp.dtype(problem.x_dtype),
             out_dtype=jnp.dtype(problem.out_dtype),
-            hardware=None,
+            hardware=hardware_of(device),
         )
 
     def describe(self, problem: Problem, device: Device) -> str:
         """The kernel and configuration that the kernels' own explanation names."""
-        out_dtype = jnp.dtype(problem.out_dtype)
-        return str(
-            _kernels().explain(kind=KINDS[problem.format], m=problem.m, n=problem.n, k=problem.k, out_dtype=out_dtype)
+        explanation = _kernels().explain(
+            kind=KINDS[problem.format],
+            m=problem.m,
+            n=problem.n,
+            k=problem.k,
+            out_dtype=jnp.dtype(problem.out_dtype),
+            hardware=hardware_of(device),
         )
+        return str(explanation)
 
     def product(self, x: Array, planes: Any, problem: Problem, platform: str) -> Array:
         """`y[m, n] = sum_k x[m, k] * w[n, k]` by a kernel, float32 accumulators."""
@@ -76,8 +82,6 @@ def _kernels() -> Any:
 
 def kernel_planes(planes: Any) -> Any:
     """The same arrays in the kernels' own planes tuple."""
-    from pallas_kernels import WeightPlanes
-
     if isinstance(planes, GroupedPlanes):
         return WeightPlanes(planes.base, planes.high, planes.scales, None)
     divisor = planes.divisor if isinstance(planes, NVFP4Planes) else None

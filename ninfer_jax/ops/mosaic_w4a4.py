@@ -16,6 +16,7 @@ from jaxtyping import Array
 
 from ninfer_jax.ops.mosaic_gpu import KINDS, kernel_planes
 from ninfer_jax.ops.registry import Device, Implementation, Problem, device_text
+from pallas_kernels import hardware_of
 
 
 class MosaicNvfp4W4A4(Implementation):
@@ -39,6 +40,7 @@ class MosaicNvfp4W4A4(Implementation):
             k=problem.k,
             x_dtype=jnp.dtype(problem.x_dtype),
             out_dtype=jnp.dtype(problem.out_dtype),
+            hardware=hardware_of(device),
         )
 
     def describe(self, problem: Problem, device: Device) -> str:

@@ -5,10 +5,9 @@ The table is asked of the implementations, not written down. A regime is asked w
 
 import dataclasses
 
-import jax
-
 from ninfer_jax.formats import FORMATS, DirectFormat
 from ninfer_jax.ops._linear import IMPLEMENTATIONS
+from ninfer_jax.ops.devices import resolve_device
 from ninfer_jax.ops.registry import DECODE_ROWS, Device, Problem, device_text
 
 _N = _K = 4096
@@ -36,13 +35,16 @@ class SupportRow:
     detail: str
 
 
-def support_table(device: Device | None = None) -> tuple[SupportRow, ...]:
+def support_table(device: Device | str | None = None) -> tuple[SupportRow, ...]:
     """The matrix for one device, bfloat16 activations and outputs.
 
     Args:
-        device: a `jax.Device`; None takes the default one.
+        device: a `jax.Device`, the name of a GPU that need not be here, such as "h100", or None for the default device.
+
+    Raises:
+        UnsupportedError: for an unknown name.
     """
-    device = jax.devices()[0] if device is None else device
+    device = resolve_device(device)
     rows = []
     for spec in FORMATS.values():
         if isinstance(spec, DirectFormat):

@@ -27,25 +27,31 @@ def test_planes_are_those_of_the_kernels(format: str) -> None:
 
 def test_reasons() -> None:
     assert "needs an NVIDIA GPU" in str(MosaicGpu().supports(PROBLEM, jax.devices()[0]))
-    reason = MosaicGpu().supports(PROBLEM, GPU)  # what the kernels say of this jax, which sees no GPU
-    assert reason == dispatch.unsupported_reason(
-        kind="q4", m=1, n=256, k=512, x_dtype=jnp.bfloat16, out_dtype=jnp.bfloat16
-    )
+    volta = SimpleNamespace(platform="gpu", device_kind="Tesla V100", compute_capability="7.0", core_count=80)
+    reason = MosaicGpu().supports(PROBLEM, volta)
     assert reason is not None
+    assert ("compute capability 7.0" in reason) == (jax.__version_info__ >= (0, 11, 2))
 
 
 @needs_kernels
-def test_first_choice_where_the_kernels_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "visible_hardware", lambda: H100)
+@pytest.mark.parametrize(("device", "suffix"), [(GPU, "sm90"), ("h100", "sm90"), ("b200", "sm100")])
+@pytest.mark.parametrize(("m", "kernel"), [(1, "decode"), (16, "decode"), (17, "prefill"), (4096, "prefill")])
+def test_first_choice_on_a_described_gpu(device, suffix: str, m: int, kernel: str) -> None:
     w = random_weight("Q4G64_F16S", 256, 512)
-    for m, kernel in ((1, "decode"), (64, "prefill")):
-        x = jax.ShapeDtypeStruct((m, 512), jnp.bfloat16)
-        found = explain_matmul(x, w, device=GPU)
-        assert found.implementation == "mosaic_gpu"
-        assert kernel in found.how
-        wide = explain_matmul(jax.ShapeDtypeStruct((m, 512), jnp.float32), w, device=GPU)
-        assert wide.implementation == "xla"
-        assert "bfloat16" in wide.rejected["mosaic_gpu"]
+    found = explain_matmul(jax.ShapeDtypeStruct((m, 512), jnp.bfloat16), w, device=device)
+    assert found.implementation == "mosaic_gpu"
+    assert found.how.startswith(f"{kernel}_{suffix} on NVIDIA")
+    assert "Config(" in found.how
+    assert "bound, at least" in found.how
+    wide = explain_matmul(jax.ShapeDtypeStruct((m, 512), jnp.float32), w, device=device)
+    assert wide.implementation == "xla"
+    assert "bfloat16" in wide.rejected["mosaic_gpu"]
+
+
+def test_an_unknown_gpu_name_lists_the_known_ones() -> None:
+    x, w = jax.ShapeDtypeStruct((1, 512), jnp.bfloat16), random_weight("Q4G64_F16S", 256, 512)
+    with pytest.raises(UnsupportedError, match="'v100'; the names are h100, h200, b200"):
+        explain_matmul(x, w, device="v100")
 
 
 @needs_kernels
@@ -53,7 +59,7 @@ def test_first_choice_where_the_kernels_run(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("m", [2, 64])
 def test_transformed_products_lower_to_a_kernel(monkeypatch: pytest.MonkeyPatch, format: str, m: int) -> None:
     monkeypatch.setattr(dispatch, "visible_hardware", lambda: H100)
-    monkeypatch.setattr(sys.modules["ninfer_jax.ops.matmul"], "device_of", lambda x: GPU)
+    monkeypatch.setattr(sys.modules["ninfer_jax.ops.matmul"], "resolve_device", lambda device, x: GPU)
     w = random_weight(format, 256, 256)
     x = jax.ShapeDtypeStruct((m, 256), jnp.bfloat16)
     batch = jax.ShapeDtypeStruct((2, m, 256), jnp.bfloat16)
@@ -66,7 +72,7 @@ def test_transformed_products_lower_to_a_kernel(monkeypatch: pytest.MonkeyPatch,
 @needs_kernels
 def test_a_named_kernel_is_not_replaced_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "visible_hardware", lambda: H100)
-    monkeypatch.setattr(sys.modules["ninfer_jax.ops.matmul"], "device_of", lambda x: GPU)
+    monkeypatch.setattr(sys.modules["ninfer_jax.ops.matmul"], "resolve_device", lambda device, x: GPU)
     w = random_weight("Q4G64_F16S", 256, 256)
     bank = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), w)
     x = jax.ShapeDtypeStruct((2, 1, 256), jnp.bfloat16)
