@@ -1,5 +1,7 @@
 """The decoder against a float64 forward pass that shares no code with it."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -118,7 +120,7 @@ def test_a_missing_tensor_is_named():
 
 
 def test_layers_of_different_formats_are_refused():
-    tensors = {name: jnp.asarray(value) for name, value in tiny.stored(tiny.weights()).items()}
+    tensors: dict[str, Any] = {name: jnp.asarray(value) for name, value in tiny.stored(tiny.weights()).items()}
     name = "text/layers/0/mlp/gate_up"
     tensors[name] = QuantizedTensor.quantize(tensors[name], "Q4G64_F16S")
     with pytest.raises(ArtifactError, match="differ in format"):
