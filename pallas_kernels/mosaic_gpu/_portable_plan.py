@@ -26,7 +26,7 @@ PART_TOKENS = 32
 SCALE_TILE_ROWS, SCALE_TILE_WORDS = 128, 128
 #: Instructions that unpack a weight, as compiled for compute capability 8.0.
 INSTRUCTIONS = MappingProxyType({"q4": 2.2, "q5": 3.4, "q6": 3.3, "w8": 2.8, "fp8": 2.9, "nvfp4": 3.4})
-#: Registers a thread takes at most, by tokens of a block.
+#: Registers a thread takes, roughly the most over kinds and stages, by tokens of a block.
 REGISTERS = MappingProxyType({8: 120, 16: 152, 32: 192, 64: 240, 128: 255})
 _REGISTERS_PER_SM, _BLOCKS_PER_SM = 65536, 12
 #: Bytes of shared memory left free for barriers, and what the driver keeps of it for each block.
