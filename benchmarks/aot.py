@@ -205,6 +205,11 @@ _DEVICES = {
 }  # fmt: skip
 
 
+def table_cases(every: bool) -> list[WeightCase]:
+    """The weights of a table: every registered one, or one a kind and the tails."""
+    return [case for case in WEIGHT_CASES if every or case.name in (*_SOME, *_TAILS)]
+
+
 def kernels_for(case: WeightCase, m: int, gpu: str, portable: bool = False) -> list[str]:
     """The kernels of a table: the one the public call takes, and for NVFP4 on Blackwell the one asked for by name.
 
@@ -258,7 +263,7 @@ def main(arguments: list[str] | None = None) -> None:
     reason = unavailable_reason()
     if reason is not None:
         raise SystemExit(f"nothing can be compiled here: {reason}")
-    cases = [case for case in WEIGHT_CASES if options.all or case.name in (*_SOME, *_TAILS)]
+    cases = table_cases(options.all)
     for gpu in _DEVICES if options.gpu == "all" else [options.gpu]:
         print(f"{gpu}\n{_HEADER}", flush=True)
         for case in cases:

@@ -1,0 +1,9 @@
+"""Triton kernels, called through jax-triton; importable without either, `unsupported_reason` says what is missing."""
+
+from pallas_kernels.triton.dispatch import (
+    explain as explain,
+    matmul as matmul,
+    take_rows as take_rows,
+    unsupported_reason as unsupported_reason,
+)
+from pallas_kernels.triton.plan import TritonConfig as TritonConfig, heuristic_config as heuristic_config
