@@ -23,10 +23,11 @@ from ninfer_jax.ops._partition import Call
 from ninfer_jax.ops.mosaic_gpu import MosaicGpu
 from ninfer_jax.ops.mosaic_w4a4 import MosaicNvfp4W4A4
 from ninfer_jax.ops.registry import Implementation, Problem
+from ninfer_jax.ops.triton import Triton
 from ninfer_jax.ops.xla import Xla
 
 IMPLEMENTATIONS: Mapping[str, Implementation] = MappingProxyType(
-    {i.name: i for i in (MosaicGpu(), Xla(), MosaicNvfp4W4A4())}
+    {i.name: i for i in (MosaicGpu(), Triton(), Xla(), MosaicNvfp4W4A4())}
 )
 """Every implementation by name, in order of preference; always all of them."""
 

@@ -195,26 +195,28 @@ def _call(
     warps: int, stages: int, **constants: Any,
 ) -> jax.Array:  # fmt: skip
     major, minor = hardware.compute_capability
-    return _jax_triton().triton_call(
+    call, newer = _jax_triton()
+    named = {"out_type": result, "backend_options": COMPILER_OPTIONS}
+    return call(
         *map(jnp.asarray, arrays),
         kernel=getattr(importlib.import_module("pallas_kernels.triton._kernels"), kernel),
-        out_type=result,
         grid=grid,
         num_warps=warps,
         num_stages=stages,
         compute_capability=major * 10 + minor,
-        backend_options=COMPILER_OPTIONS,
+        **(named if newer else {"out_shape": result, **COMPILER_OPTIONS}),
         **constants,
     )
 
 
 @functools.cache
-def _jax_triton() -> Any:
-    module = importlib.import_module("jax_triton")
-    if jax.__version_info__ >= (0, 12) and _numbers(importlib.metadata.version("jax-triton")) <= (0, 4, 1):
+def _jax_triton() -> tuple[Any, bool]:
+    """`triton_call`, and whether it is that of 0.4 or newer."""
+    module, version = importlib.import_module("jax_triton"), _numbers(importlib.metadata.version("jax-triton"))
+    if jax.__version_info__ >= (0, 12) and version <= (0, 4, 1):
         primitive = importlib.import_module("jax_triton.triton_lib").triton_kernel_call_p
         partial_eval.dce_rules[primitive] = _keep  # pyright: ignore[reportArgumentType]
-    return module
+    return module.triton_call, version >= (0, 4)
 
 
 def _keep(used_results: list[bool], live_operands: list[bool], equation: Any) -> tuple[list[bool], Any]:

@@ -134,7 +134,7 @@ def test_choice_of_implementation() -> None:
     np.testing.assert_array_equal(np.asarray(matmul(x, w, implementation=["mosaic_gpu", "xla"])), reference)
     with pytest.raises(UnsupportedError, match="needs an NVIDIA GPU"):
         matmul(x, w, implementation="mosaic_gpu")
-    with pytest.raises(UnsupportedError, match="registered: mosaic_gpu, xla"):
+    with pytest.raises(UnsupportedError, match="registered: mosaic_gpu, triton, xla"):
         matmul(x, w, implementation="cuda")
     with pytest.raises(UnsupportedError, match="no name given"):
         matmul(x, w, implementation=())
