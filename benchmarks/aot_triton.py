@@ -102,7 +102,7 @@ def _assemble(ptx: str) -> str:
     import triton.backends.nvidia as backend  # pyright: ignore[reportMissingImports]
 
     target = re.findall(r"^\.target (\w+)", ptx, re.MULTILINE)[0]
-    folder = pathlib.Path(backend.__file__).parent / "bin"
+    folder = pathlib.Path(backend.__path__[0], "bin")
     # The one for Blackwell is the newer of the two, and knows every target.
     tool = next(folder / name for name in ("ptxas-blackwell", "ptxas") if (folder / name).exists())
     with tempfile.TemporaryDirectory() as scratch:

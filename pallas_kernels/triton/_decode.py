@@ -1,3 +1,5 @@
+# A type checker without triton takes this package for it.
+# pyright: reportAttributeAccessIssue=false
 """Packed words to values, inside Triton kernels: each function takes and gives a block, and writes nothing.
 
 Exact: codes of the grouped kinds are integers, an E2M1 code times an E4M3FN scale has at most six significant bits, and

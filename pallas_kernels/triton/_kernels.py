@@ -1,3 +1,5 @@
+# A type checker without triton takes this package for it.
+# pyright: reportAttributeAccessIssue=false
 """The Triton kernels: a product with a packed weight, and a gather of its rows. Neither has run on a GPU.
 
     y[m, n] = sum_k x[m, k] * w[n, k],    z[t, k] = w[ids[t], k]

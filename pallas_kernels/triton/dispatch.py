@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.interpreters import partial_eval
 from jaxtyping import Array, BFloat16, Float, Int
 
@@ -167,7 +168,7 @@ def gather_launch(kind: str, tokens: int, n: int, k: int) -> tuple[tuple[int, in
     return (tokens, -(-k // _GATHER_BLOCK)), constants
 
 
-def lane_order(x: BFloat16[Array, "m k"], kind: str) -> BFloat16[Array, "m padded"]:
+def lane_order(x: BFloat16[Array | np.ndarray, "m k"], kind: str) -> BFloat16[Array, "m padded"]:
     """x with zeros up to a multiple of 64 columns; for codes in nibbles the even columns of each 64 come first."""
     x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % 64)))
     if weight_kind(kind).code_plane_bits == 8:
