@@ -84,8 +84,8 @@ def _u32(value: Word | int) -> jax.Array:
 def _halves(function: Callable, *words: jax.Array) -> jax.Array:
     # Differences and products are exact in float32, and rounded once. A sum of more than 24 bits, which only a scale of
     # two parts makes, is rounded twice: 2^-24 of it decides a tie.
-    words = jnp.broadcast_arrays(*words)
-    low, high = (function(*(word >> s & 0xFFFF for word in words)).astype(jnp.bfloat16) for s in (0, 16))
+    arrays = jnp.broadcast_arrays(*words)
+    low, high = (function(*(word >> s & 0xFFFF for word in arrays)).astype(jnp.bfloat16) for s in (0, 16))
     low, high = (lax.bitcast_convert_type(half, jnp.uint16).astype(jnp.uint32) for half in (low, high))
     return low | (high << 16)
 

@@ -11,8 +11,8 @@ grid), with one producer warpgroup and one to three compute warpgroups over a ri
                  stage's x (block_m columns); wait for the wgmma; release the stage. After the last K step: epilogue in
                  float32, transpose through shared memory, copy to y (TMA, out of bounds is dropped).
 
-Columns of x are put in the unpacker's order beforehand, in XLA, so that no thread needs a neighbor's codes.
-While one consumer unpacks, the other one's wgmma runs. A gated product keeps two accumulators, a gate row and the up
+XLA puts the columns of x in the unpacker's order beforehand, so that no thread needs a neighbor's codes. While one
+consumer unpacks, the other one's wgmma runs. A gated product keeps two accumulators, a gate row and the up
 row n/2 below it, over the same x. Splitting K writes float32 partial sums, which XLA adds. Sizes and configurations
 are _prefill_plan's, weight tiles _weight_tiles'. Leaves out M <= 16 (decode_sm90). Source: gpu-kernels.
 """

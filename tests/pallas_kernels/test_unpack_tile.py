@@ -1,5 +1,8 @@
 """The prefill kernel's unpackers for every code in every column, as PTX and as their twin, under many scales."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -23,7 +26,7 @@ ROWS, COLUMNS = 256, 64
 SCALES = [0, 1, 3, 0x3FF, 0x400, 0x7BFF, 0x3C00, 0x3C01, 0x3BFF, 0x3C04, 0x3C0C, 0x2155, 0x1234, *range(7, 0x7C00, 401)]
 
 
-def every_word(kind: str):
+def every_word(kind: str) -> tuple[Any, np.ndarray]:
     """Planes of a [256, 64] weight with every code word in every column, and its exact values, row scales left out."""
     words = ((np.arange(ROWS)[:, None] + 37 * np.arange(COLUMNS)) % 2 ** weight_kind(kind).code_bits).astype(np.uint8)
     one = np.asarray(np.float32(1)).view(np.uint32)
@@ -66,7 +69,7 @@ def bfloat16(values: np.ndarray) -> np.ndarray:
     return values.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float64)
 
 
-def rounded(kind: str, values: np.ndarray, scales: list[np.ndarray]) -> np.ndarray:
+def rounded(kind: str, values: np.ndarray, scales: Sequence[Any]) -> np.ndarray:
     """What the tile is to hold: the values rounded to bfloat16 once, those of q4 with a scale rounded before."""
     if kind != "q4":
         return bfloat16(values)
@@ -75,7 +78,7 @@ def rounded(kind: str, values: np.ndarray, scales: list[np.ndarray]) -> np.ndarr
     return bfloat16(codes * bfloat16(exact))
 
 
-def check(kind: str, tile: np.ndarray, values: np.ndarray, scales: list[np.ndarray]) -> None:
+def check(kind: str, tile: np.ndarray, values: np.ndarray, scales: Sequence[Any]) -> None:
     tile, expected = tile.astype(np.float64) * _unpack_tile.FACTORS[kind], rounded(kind, values, scales)
     if kind in ("q4", "fp8", "nvfp4"):
         np.testing.assert_array_equal(tile, expected)
