@@ -52,6 +52,7 @@ class Epilogue:
       activation: a name of `ACTIVATIONS` for a gated product, else None.
       rows: rows of an accumulator.
       row_layout: layout of a vector with one value a row of it.
+      factor: what accumulators are short of, a power of two.
     """
 
     kind: str
@@ -60,6 +61,7 @@ class Epilogue:
     activation: str | None = None
     rows: int = ROWS
     row_layout: Any = dataclasses.field(default_factory=row_vector_layout)
+    factor: float = 1.0
 
     def operands(self, planes: WeightPlanes, bias: jax.Array | None, padded_rows: int) -> dict[str, jax.Array]:
         """Row vectors and scalars the epilogue loads, padded to where the last block of rows that counts ends."""
@@ -88,6 +90,8 @@ class Epilogue:
 
     def _affine(self, accumulator: jax.Array, gmem: dict[str, Any], row: Any) -> jax.Array:
         spread = lambda vector: lax.broadcast_in_dim(vector, accumulator.shape, (0,))
+        if self.factor != 1.0:
+            accumulator = accumulator * self.factor
         if self.kind == "fp8":
             scales = lax.bitcast_convert_type(self._load_rows(gmem["row_scales"], row), jnp.bfloat16)
             accumulator = accumulator * spread(scales.astype(jnp.float32))

@@ -26,7 +26,7 @@ _BAND_TOKENS = 2048
 #: Bytes left free for barriers and the compiler's own use.
 _SMEM_RESERVE = 2048
 #: Instructions a weight of the K loop, tensor core instructions aside, as compiled for sm_90a (`benchmarks.aot`).
-_INSTRUCTIONS = {"q4": 4.6, "q5": 5.9, "q6": 6.4, "w8": 6.2, "fp8": 3.4, "nvfp4": 5.9}
+_INSTRUCTIONS = {"q4": 2.5, "q5": 5.2, "q6": 4.9, "w8": 4.8, "fp8": 3.5, "nvfp4": 3.6}
 #: Cycles a tile costs outside its K loop, and bytes a multiprocessor gets from the second level cache a cycle.
 _EPILOGUE_CYCLES, _L2_BYTES_PER_CYCLE = 2500.0, 28.0
 #: Seconds a second kernel (the sum over splits) adds.

@@ -24,7 +24,6 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import arith, vector
 
 from pallas_kernels.mosaic_gpu._unpack import _fp8, _w8
-from pallas_kernels.mosaic_gpu._unpack_tile import e2m1_pairs, e2m1_twin
 from pallas_kernels.mosaic_gpu._words import PtxWords, Word
 from pallas_kernels.tiling import weight_kind
 
@@ -38,10 +37,6 @@ _SIGN_BITS = {"q4": 3, "q5": 4, "q6": 5}
 class RowPtxWords(PtxWords):
     """`PtxWords` and what scaling a pair needs."""
 
-    def fma_bf16x2(self, a: Word, b: Word, c: Word) -> Word:
-        """a * b + c in each bfloat16 half, rounded once."""
-        return self._asm("fma.rn.bf16x2 $0, $1, $2, $3;", a, b, c)
-
     def split_binary16(self, word: Word) -> tuple[Word, Word]:
         """high + low = the binary16 value in the low half of a word, each as a pair of equal bfloat16 halves."""
         widen = "{ .reg .b16 half, rest; mov.b32 {half, rest}, $1; cvt.f32.f16 $0, half; }"
@@ -49,6 +44,29 @@ class RowPtxWords(PtxWords):
         high = self._asm("cvt.rn.bf16x2.f32 $0, $1, $1;", value)
         rest = "{ .reg .b32 high; shl.b32 high, $2, 16; sub.f32 high, $1, high; cvt.rn.bf16x2.f32 $0, high, high; }"
         return high, self._asm(rest, value, high)
+
+
+def e2m1_pairs(words: Any, codes: Any) -> list[Any]:
+    """bfloat16 pairs of the E2M1 values of 8 nibbles, lowest first.
+
+    Args:
+      words: `PtxWords` or `JnpWords`.
+      codes: byte j holds the two codes of pair j.
+    """
+    # A code's low three bits pick the two bytes of its bfloat16 from tables; its sign picks the high byte with or
+    # without the sign bit.
+    either = lambda a, b, c: (a & b) | c
+    magnitudes = words.lop3(codes, 0x77777777, 0, either)
+    signs = words.lop3(words.shift(codes, -1), 0x44444444, 0x32103210, either)
+    pairs = []
+    for half in range(2):
+        pick, signed = words.shift(magnitudes, -16 * half), words.shift(signs, -16 * half)
+        low = words.prmt(0xC0800000, 0xC0804000, pick)
+        plus = words.prmt(0x3F3F3F00, 0x40404040, pick)
+        minus = words.lop3(plus, 0x80808080, 0, lambda a, b, c: (a | b) | c)
+        high = words.prmt(plus, minus, signed)
+        pairs += [words.prmt(low, high, select) for select in (0x5140, 0x7362)]
+    return pairs
 
 
 def integer_pairs(kind: str, words: Sequence[Word], high: Sequence[Word], ops: Any) -> list[Word]:
@@ -242,3 +260,12 @@ def _fields(words: jax.Array, bits: int) -> jax.Array:
     places = jnp.arange(0, 32, bits, dtype=jnp.uint32)
     fields = words[:, :, None] >> places & jnp.uint32((1 << bits) - 1)
     return fields.reshape(words.shape[0], -1).astype(jnp.int32)
+
+
+def e2m1_twin(codes: jax.Array) -> jax.Array:
+    """`unpack_e2m1` in plain jnp."""
+    code = codes.astype(jnp.int32)
+    exponent, fraction = (code >> 1) & 3, code & 1
+    magnitude = jnp.where(exponent == 0, fraction, (2 + fraction) << (jnp.maximum(exponent, 1) - 1))
+    value = magnitude.astype(jnp.float32) * 0.5
+    return jnp.where(code & 8, -value, value).astype(jnp.bfloat16)

@@ -114,7 +114,8 @@ def block_scale_pair(word: Word, selector: Word | int, ops: Any) -> Word:
     return ops.mul_bf16x2(ops.mul_bf16x2(pair, 0x7B007B00), 0x7B007B00)
 
 
-_PROGRAMS: dict[str, Callable[..., list[Word]]] = {
+#: kind -> (words of a part, high bits, block scale, operations) to bfloat16 pairs.
+PROGRAMS: dict[str, Callable[..., list[Word]]] = {
     "q4": _q4, "q5": _q5, "q6": _q6, "w8": _w8, "fp8": _fp8, "nvfp4": _nvfp4,
 }  # fmt: skip
 
@@ -200,19 +201,30 @@ def unpack(
 
 def _unpack_jnp(kind: str, codes: jax.Array, high: jax.Array | None, scales: jax.Array | None) -> jax.Array:
     """`unpack` on whole arrays, by the same word program."""
-    # [row, 32 byte part, thread, word]: the two words a thread has of each part.
-    words = lax.bitcast_convert_type(codes.reshape(ROWS, -1, 4, 2, 4), jnp.uint32)
-    lanes = None
-    if high is not None:
-        lanes = jnp.zeros((ROWS, 4), jnp.uint32)
-        for i in range(high.shape[1] // 4):
-            lanes |= high.reshape(ROWS, 4, -1)[:, :, i].astype(jnp.uint32) << (8 * i)
+    words = words_of_codes(codes)
+    lanes = None if high is None else words_of_high(high)
     pairs = []
     for part in range(words.shape[1]):
-        program = _PROGRAMS[kind]
-        pairs += program([words[:, part, :, w] for w in range(2)], lanes, scales, JnpWords())
-    columns = lax.bitcast_convert_type(jnp.stack(pairs, axis=1), jnp.bfloat16)
-    return columns.reshape(ROWS, COLUMNS)
+        pairs += PROGRAMS[kind]([words[:, part, :, w] for w in range(2)], lanes, scales, JnpWords())
+    return columns_of_pairs(pairs)
+
+
+def words_of_codes(codes: jax.Array) -> jax.Array:
+    """Codes [64, bytes] as uint32 [row, 32 byte part, thread, word]: the two words a thread has of each part."""
+    return lax.bitcast_convert_type(codes.reshape(ROWS, -1, 4, 2, 4), jnp.uint32)
+
+
+def words_of_high(high: jax.Array) -> jax.Array:
+    """High bits [64, bytes] as uint32 [row, thread], those of the thread's sixteen columns."""
+    lanes = jnp.zeros((ROWS, 4), jnp.uint32)
+    for i in range(high.shape[1] // 4):
+        lanes |= high.reshape(ROWS, 4, -1)[:, :, i].astype(jnp.uint32) << (8 * i)
+    return lanes
+
+
+def columns_of_pairs(pairs: Sequence[jax.Array]) -> jax.Array:
+    """Pairs [row, thread], in the order of a thread's registers, as bfloat16 [64, 64]."""
+    return lax.bitcast_convert_type(jnp.stack(pairs, axis=1), jnp.bfloat16).reshape(ROWS, COLUMNS)
 
 
 def _unpack_registers(
@@ -225,18 +237,18 @@ def _unpack_registers(
     scales = fragments["scales"].registers.reshape(2) if "scales" in fragments else None
     out = np.empty((COLUMNS // 8, 2), dtype=object)
     for row in range(2):
-        further = _as_words(high[row])[0] if high is not None else None
-        scale = _as_words(scales[row])[0] if scales is not None else None
+        further = as_words(high[row])[0] if high is not None else None
+        scale = as_words(scales[row])[0] if scales is not None else None
         pairs = []
         for part in range(codes.shape[0]):
-            pairs += _PROGRAMS[kind](_as_words(codes[part, row]), further, scale, ptx_words())
+            pairs += PROGRAMS[kind](as_words(codes[part, row]), further, scale, ptx_words())
         for p, pair in enumerate(pairs):
             out[p, row] = mgpu.utils.bitcast(pair, pair_type)
     registers = out.reshape(layout.registers_shape((ROWS, COLUMNS)))
     return mgpu.FragmentedArray(_registers=registers, _layout=layout, _is_signed=None)
 
 
-def _as_words(register: ir.Value) -> list[ir.Value]:
+def as_words(register: ir.Value) -> list[ir.Value]:
     """The 32-bit words of a vector register; one of 16 bits is zero extended."""
     i32 = ir.IntegerType.get_signless(32)
     bits = mgpu.utils.bitwidth(register.type)

@@ -1,18 +1,21 @@
-"""Unpackers of the prefill kernel that Mosaic has no conversion for, each beside its jnp twin.
+"""Packed codes and their scales to the bfloat16 operand of the prefill kernel, 64 rows and 64 columns at a time.
 
-A tile of 4-bit codes is read 32 bits a thread: thread t of a quad holds columns 8t..8t+7 of every 32. One exchange
-inside the quad gives it columns 8j+2t, 8j+2t+1 for j = 0..3, which is what a wgmma register operand wants, so columns
-keep their order and x needs no permutation:
+Columns come out in `_unpack.column_order`, so that no thread needs another one's codes, and x is put in that order:
 
-    q5:  code = low - 16 * h            q6:  code = low + 16 * h0 - 32 * h1           nvfp4:  code = E2M1 value
+    tile[r, p] = bfloat16(code[r, column_order[p]] * scale[r] / FACTORS[kind])        (fp8: the code alone)
 
-The words of the middle part, `split_pairs` and `e2m1_pairs`, are programs over `_words`, tested for every code and lane
-with `JnpWords` and `transpose_quad` over four lanes. The twins state the same equations column by column; they run when
-the kernel is interpreted, where inlined code cannot.
-Leaves out Q4, W8 and FP8, which Mosaic converts itself, and all scales. Source: storage-layouts, gpu-kernels.
+A code becomes a bfloat16 by bit operations and one exact subtraction or fma. The factor is a power of two that keeps
+those in range; the epilogue multiplies sums by it. q5, q6 and w8 take a binary16 scale as hi + lo in bfloat16 and the
+product as fma(code, hi, code * lo), which is rounded once but for the last bits of code * lo. q4 rounds its scale to
+bfloat16 before the product, whose relative error is then 2^-8 + 2^-8 at most, instead of 2^-8 alone: its unpacking
+has no room for more. FP4 codes times their block scales, and FP8 codes, are exact.
+
+Programs run on `PtxWords` in a kernel and on `JnpWords` when a kernel is interpreted. Leaves out FP4's and FP8's
+codes, which are `_unpack`'s. Source: storage-layouts, gpu-kernels.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -22,78 +25,139 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.mosaic.gpu import utils as mgpu_utils
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import arith, llvm, memref
+from jaxlib.mlir.dialects import arith, memref
 
-from pallas_kernels.mosaic_gpu._words import PtxWords
+from pallas_kernels.mosaic_gpu import _unpack
+from pallas_kernels.mosaic_gpu._unpack import COLUMNS, ROWS
+from pallas_kernels.mosaic_gpu._words import JnpWords, Word, ptx_words
 
-#: Bits of the high plane a column of each kind takes.
-HIGH_BITS = {"q5": 1, "q6": 2}
+#: What sums of tiles have to be multiplied by.
+FACTORS = MappingProxyType(
+    {"q4": 2.0**22, "q5": 2.0**6, "q6": 2.0**6, "w8": 2.0**6, "fp8": 1.0, "nvfp4": _unpack.NVFP4_FACTOR}
+)
+# bfloat16 powers of two, and their negatives, in both halves of a word.
+_POWER = lambda exponent: (exponent + 127 << 7) * 0x00010001
+_MINUS = 0x80008000
 
 
-def high_words_layout() -> Any:
-    """Layout of uint32 [64, 4 * i] in which a thread holds whole runs of 4 words of its accumulator rows."""
-    tiling = plgpu.Tiling(((64, 4), (16, 4), (8, 4)))
-    return plgpu.Layout.TILED(tiling, warp_dims=(-6,), lane_dims=(-2, plgpu.Replicated(4)), vector_dim=-1)
+def q4_pairs(words: Sequence[Word], scale: Word, ops: Any) -> list[Word]:
+    """Pair j is codes j and j + 4 of each word, times the bfloat16 of the scale over 2^22.
+
+    Of a bfloat16 whose upper 8 bits are zero, the lower 8 are an integer in units of 2^-133, subnormal or not. So code
+    + 8 is one where the nibble lies, and fma(2^-133 * (code + 8), 2^111 * scale, -8 * 2^-22 * scale) is the product.
+    """
+    hi = ops.bf16x2_of_f32(ops.float_of_half(scale))
+    times = [ops.mul_bf16x2(hi, _POWER(111 - 4 * i)) for i in range(2)]
+    offset = ops.mul_bf16x2(hi, _POWER(-19) | _MINUS)
+    pairs = []
+    for word in words:
+        for j in range(4):
+            mask, flip = 0x000F000F << (4 * (j % 2)), 0x00080008 << (4 * (j % 2))
+            code = ops.lop3(ops.shift(word, -8 * (j // 2)), mask, flip, lambda a, b, c: (a & b) ^ c)
+            pairs.append(ops.fma_bf16x2(code, times[j % 2], offset))
+    return pairs
 
 
-def unpack_split(kind: str, codes: jax.Array, high: jax.Array, interpret: bool) -> jax.Array:
-    """Codes of q5 or q6: low nibble and high bits put together.
+def w8_pairs(words: Sequence[Word], ops: Any) -> list[Word]:
+    """Pair j is bytes j and j + 2 of each word, over 2^6: 2^-133 * (code + 128) times 2^127, less 2."""
+    pairs = []
+    for word in words:
+        for j in range(2):
+            code = ops.lop3(ops.shift(word, -8 * j), 0x00FF00FF, 0x00800080, lambda a, b, c: (a & b) ^ c)
+            pairs.append(ops.fma_bf16x2(code, _POWER(127), _POWER(1) | _MINUS))
+    return pairs
+
+
+def split_pairs(kind: str, words: Sequence[Word], high: Word, ops: Any) -> list[Word]:
+    """Pair j is codes j and j + 4 of each word of q5 or q6, over 2^6.
+
+    A code lies up to 3 bits up in its half, where its high bits need no shift of their own, and its multiplier makes up
+    for that.
+    """
+    bits, places = (1, (0, 1, 2, 3)) if kind == "q5" else (2, (0, 2, 0, 2))
+    if kind == "q5":
+        # Bit k of the low half belongs to column k; the copy 12 bits up puts column k + 4 at bit k of the high half.
+        spread = ops.lop3(high, ops.shift(high, 12), 0, lambda a, b, c: a | b | c)
+        tops = [[ops.shift(spread, 4 - 8 * w)] * 4 for w in range(2)]
+    else:
+        # Byte b of the high word has the two bits of columns 4b to 4b + 3; one byte goes to each half.
+        spreads = [ops.prmt(high, 0, selector) for selector in (0x4140, 0x4342)]
+        tops = [[ops.shift(spread, 4)] * 2 + [spread] * 2 for spread in spreads]
+    pairs = []
+    for word, top in zip(words, tops, strict=True):
+        for j, place in enumerate(places):
+            lift = 0x00010001 << place
+            sign, mask = (8 << bits) * lift, ((1 << bits) - 1 << 4) * lift
+            upper = ops.lop3(top[j], mask, sign, lambda a, b, c: (a & b) ^ c)
+            code = ops.lop3(ops.shift(word, place - 4 * j), 0xF * lift, upper, lambda a, b, c: (a & b) | c)
+            pairs.append(ops.fma_bf16x2(code, _POWER(127 - place), _POWER(bits - 3) | _MINUS))
+    return pairs
+
+
+def scaled_pairs(pairs: Sequence[Word], scale: Word, ops: Any) -> list[Word]:
+    """Pairs times the binary16 in the low half of scale."""
+    value = ops.float_of_half(scale)
+    hi = ops.bf16x2_of_f32(value)
+    lo = ops.bf16x2_of_f32(ops.sub_f32(value, ops.shift(hi, 16)))
+    return [ops.fma_bf16x2(pair, hi, ops.mul_bf16x2(pair, lo)) for pair in pairs]
+
+
+def tile_pairs(
+    kind: str, parts: Sequence[Sequence[Word]], high: Word | None, scales: Sequence[Word], selector: Word, ops: Any
+) -> list[Word]:
+    """The 8 bfloat16 pairs of a row that a thread has of every 64 columns.
 
     Args:
-      kind: "q5" or "q6".
-      codes: int4 [64, columns], the base plane, layout WGMMA_UPCAST_4X.
-      high: uint32 [64, words], the high plane, layout `high_words_layout`.
-      interpret: use the twin.
+      kind: a name of `WEIGHT_KINDS`.
+      parts: two words of codes a thread has of each 32 bytes.
+      high: the high bits of the thread's columns, or None.
+      scales: scale words of the row: one a group, or one for four blocks (nvfp4).
+      selector: prmt selector of the thread's block (nvfp4).
+      ops: `PtxWords` or `JnpWords`.
+    """
+    if kind == "q4":
+        return q4_pairs(parts[0], scales[0], ops)
+    if kind == "w8":
+        return [
+            pair
+            for part, scale in zip(parts, scales, strict=True)
+            for pair in scaled_pairs(w8_pairs(part, ops), scale, ops)
+        ]
+    if kind in ("q5", "q6"):
+        return scaled_pairs(split_pairs(kind, parts[0], high, ops), scales[0], ops)
+    block = _unpack.block_scale_pair(scales[0], selector, ops) if kind == "nvfp4" else None
+    return [pair for part in parts for pair in _unpack.PROGRAMS[kind](part, None, block, ops)]
+
+
+def unpack_tile(
+    kind: str, codes: jax.Array, high: jax.Array | None, scales: Sequence[jax.Array], interpret: bool
+) -> jax.Array:
+    """The tile of the module's equation, inside a kernel.
+
+    Args:
+      kind: a name of `WEIGHT_KINDS`.
+      codes: uint8 [64, tile_bytes(kind)] in `_unpack.codes_layout`.
+      high: uint8 [64, 8] (q5) or [64, 16] (q6) in `_unpack.high_layout`.
+      scales: [64] in WGMMA.reduce(1): uint16 a group, uint32 for four blocks (nvfp4), none (fp8).
+      interpret: whether the kernel is interpreted.
 
     Returns:
-      bfloat16 [64, columns], layout WGMMA, exact.
+      bfloat16 [64, 64], layout WGMMA.
     """
     if interpret:
-        return split_twin(kind, codes, high)
-    inlined = plgpu.inline_mgpu(
-        arg_types=(plgpu.Layout.WGMMA_UPCAST_4X, high_words_layout()), return_type=_tile_type(codes.shape)
+        return _interpreted_tile(kind, codes, high, scales)
+    layouts = [_unpack.codes_layout()] + [_unpack.high_layout(kind)] * (high is not None)
+    layouts += [plgpu.Layout.WGMMA.reduce(1)] * len(scales)
+
+    @plgpu.inline_mgpu(
+        arg_types=tuple(layouts),
+        return_type=plgpu.ShapeDtypeStruct((ROWS, COLUMNS), jnp.bfloat16, layout=plgpu.Layout.WGMMA),
     )
-    return inlined(_split_body(kind))(codes, high)
+    def emit(ctx: Any, codes: Any, *rest: Any) -> Any:
+        del ctx
+        return _emitted_tile(kind, codes, rest[0] if high is not None else None, rest[high is not None :])
 
-
-def unpack_e2m1(codes: jax.Array, interpret: bool) -> jax.Array:
-    """Values of E2M1 codes.
-
-    Args:
-      codes: int4 [64, columns], the bit patterns, layout WGMMA_UPCAST_4X.
-      interpret: use the twin.
-
-    Returns:
-      bfloat16 [64, columns], layout WGMMA, exact.
-    """
-    if interpret:
-        return e2m1_twin(codes)
-    inlined = plgpu.inline_mgpu(arg_types=(plgpu.Layout.WGMMA_UPCAST_4X,), return_type=_tile_type(codes.shape))
-    return inlined(_e2m1_body)(codes)
-
-
-def scale_tile(weights: jax.Array, scales: Sequence[jax.Array], short: bool, interpret: bool) -> jax.Array:
-    """weights[r, c] * scales[c // group][r], rounded to bfloat16.
-
-    The product is fma(w, hi, w * lo) with scale = hi + lo in bfloat16, which is the exact product rounded but for the
-    last bits of w * lo (2**-17 of the product). A scale of at most 8 significant bits has lo = 0: one multiply.
-
-    Args:
-      weights: bfloat16 [64, columns], layout WGMMA.
-      scales: float32 [64] vectors, one a group of columns / len(scales), of at most 16 significant bits.
-      short: every scale has at most 8 significant bits.
-      interpret: use the twin.
-
-    Returns:
-      bfloat16 [64, columns], layout WGMMA.
-    """
-    if interpret:
-        return scale_twin(weights, scales)
-    row = plgpu.Layout.WGMMA.reduce(1)
-    inlined = plgpu.inline_mgpu(
-        arg_types=(plgpu.Layout.WGMMA, *[row] * len(scales)), return_type=_tile_type(weights.shape)
-    )
-    return inlined(_scale_body(short))(weights, *scales)
+    return emit(codes, *([] if high is None else [high]), *scales)
 
 
 def load_scale_words(words: Any, interpret: bool) -> jax.Array:
@@ -115,191 +179,41 @@ def load_scale_words(words: Any, interpret: bool) -> jax.Array:
     return inlined(_scale_words_body)(words)
 
 
-def split_twin(kind: str, codes: jax.Array, high: jax.Array) -> jax.Array:
-    """`unpack_split` in plain jnp."""
-    bits = HIGH_BITS[kind]
-    lanes = 32 // bits
-    low = codes.astype(jnp.int32) & 15
-    shifts = jnp.arange(lanes, dtype=jnp.uint32) * bits
-    top = ((high[:, :, None] >> shifts) & (2**bits - 1)).reshape(codes.shape).astype(jnp.int32)
-    code = low | (top << 4)
-    sign = 16 << (bits - 1)
-    return ((code ^ sign) - sign).astype(jnp.bfloat16)
+def _selector(lane: Word) -> Word:
+    """The prmt selector that puts byte `lane` at bytes 0 and 2 and zeros (byte 4, of the second operand) elsewhere."""
+    return lane * jnp.uint32(0x0101) + jnp.uint32(0x4040)
 
 
-def e2m1_twin(codes: jax.Array) -> jax.Array:
-    """`unpack_e2m1` in plain jnp."""
-    code = codes.astype(jnp.int32)
-    exponent, fraction = (code >> 1) & 3, code & 1
-    magnitude = jnp.where(exponent == 0, fraction, (2 + fraction) << (jnp.maximum(exponent, 1) - 1))
-    value = magnitude.astype(jnp.float32) * 0.5
-    return jnp.where(code & 8, -value, value).astype(jnp.bfloat16)
+def _interpreted_tile(kind: str, codes: jax.Array, high: jax.Array | None, scales: Sequence[jax.Array]) -> jax.Array:
+    """`unpack_tile` on whole arrays, by the same word programs: words are [row, thread of the quad]."""
+    words = _unpack.words_of_codes(codes)
+    parts = [[words[:, part, :, w] for w in range(2)] for part in range(words.shape[1])]
+    lanes = None if high is None else _unpack.words_of_high(high)
+    spread = [jnp.broadcast_to(scale.astype(jnp.uint32)[:, None], (ROWS, 4)) for scale in scales]
+    pairs = tile_pairs(kind, parts, lanes, spread, _selector(jnp.arange(4, dtype=jnp.uint32)), JnpWords())
+    return _unpack.columns_of_pairs(pairs)
 
 
-def scale_twin(weights: jax.Array, scales: Sequence[jax.Array]) -> jax.Array:
-    """`scale_tile` in plain jnp; the float32 product of 8 and 16 bits is exact."""
-    spread = jnp.repeat(jnp.stack(scales, axis=1), weights.shape[1] // len(scales), axis=1)
-    return (weights.astype(jnp.float32) * spread).astype(jnp.bfloat16)
-
-
-def _tile_type(shape: tuple[int, ...]) -> Any:
-    return plgpu.ShapeDtypeStruct(shape, jnp.bfloat16, layout=plgpu.Layout.WGMMA)
-
-
-def _i32() -> ir.Type:
-    return ir.IntegerType.get_signless(32)
+def _emitted_tile(kind: str, codes: Any, high: Any, scales: Sequence[Any]) -> Any:
+    """`unpack_tile` on the registers of a thread: its two rows are 8 apart."""
+    ops, pair_type = ptx_words(), ir.VectorType.get((2,), ir.BF16Type.get())
+    registers = codes.registers.reshape(-1, 2)
+    selector = arith.addi(arith.muli(arith.andi(mgpu_utils.thread_idx(), _const(3)), _const(0x0101)), _const(0x4040))
+    out = np.empty((COLUMNS // 8, 2), dtype=object)
+    for row in range(2):
+        lanes = None if high is None else _unpack.as_words(high.registers.reshape(2)[row])[0]
+        words = [_unpack.as_words(scale.registers.reshape(2)[row])[0] for scale in scales]
+        parts = [_unpack.as_words(registers[part, row]) for part in range(len(registers))]
+        for p, pair in enumerate(tile_pairs(kind, parts, lanes, words, selector, ops)):
+            out[p, row] = mgpu_utils.bitcast(pair, pair_type)
+    layout = mgpu.WGMMA_LAYOUT
+    registers = out.reshape(layout.registers_shape((ROWS, COLUMNS)))
+    return mgpu.FragmentedArray(_registers=registers, _layout=layout, _is_signed=None)
 
 
 def _const(value: int) -> ir.Value:
-    return arith.constant(_i32(), ir.IntegerAttr.get(_i32(), value - (1 << 32) if value >= 1 << 31 else value))
-
-
-def _quad_lane() -> ir.Value:
-    return arith.andi(mgpu_utils.thread_idx(), _const(3))
-
-
-def _asm(text: str, *operands: ir.Value) -> Any:
-    """One 32-bit result of a few instructions without side effects."""
-    return llvm.inline_asm(_i32(), list(operands), text, "=r" + ",r" * len(operands))
-
-
-#: Selectors of the two steps of the exchange, by lane of the quad: own bytes are 0..3, the partner's 4..7.
-QUAD_HALVES = (0x5410, 0x5410, 0x3276, 0x3276)
-QUAD_BYTES = (0x6240, 0x3715, 0x6240, 0x3715)
-
-
-def transpose_quad(words: Any, word: Any, exchange: Callable[[Any, int], Any], halves: Any, odds: Any) -> Any:
-    """Byte j of lane t becomes byte t of lane j, for the four lanes of a quad.
-
-    Args:
-      words: `PtxWords` or `JnpWords`.
-      word: the word of every lane.
-      exchange: (word, distance) to the word of the lane whose number differs in that bit.
-      halves: each lane's selector of `QUAD_HALVES`.
-      odds: each lane's selector of `QUAD_BYTES`.
-    """
-    word = words.prmt(word, exchange(word, 2), halves)
-    return words.prmt(word, exchange(word, 1), odds)
-
-
-def split_pairs(words: Any, kind: str, low: Any, high: Sequence[Any]) -> list[Any]:
-    """bfloat16 pairs of the columns 8j + 2t, 8j + 2t + 1 of one row and 32 columns, j = 0..3.
-
-    Args:
-      words: `PtxWords` or `JnpWords`.
-      kind: "q5" or "q6".
-      low: byte j holds the low nibbles of pair j (what `transpose_quad` gives).
-      high: the row's words of the high plane for these 32 columns (1 of q5, 2 of q6), shifted right by the
-        `2 * HIGH_BITS` * t bits that lead up to lane t's columns.
-    """
-    # A bfloat16 of exponent 2**7 counts in ones: its low bits are the unsigned code with the sign bit flipped, and
-    # 128 + half the range is taken off again.
-    bits = HIGH_BITS[kind]
-    sign = 16 << (bits - 1)
-    bias = (0x4300 | sign) * 0x10001
-    mask = ((2**bits - 1) << 4) * 0x10001
-    and_xor = lambda a, b, c: (a & b) ^ c
-    # High bits of the even and of the odd column of a pair, both moved to bits 4 and up of their byte.
-    even, odd = [words.shift(w, 4) for w in high], [words.shift(w, 4 - bits) for w in high]
-    odd_nibbles = words.shift(low, -4)
-    pairs = []
-    for j in range(4):
-        source, byte = (0, j) if bits == 1 else (j // 2, 2 * (j % 2))
-        # Bytes 1 and 3 are masked away, whatever is picked for them.
-        top = words.prmt(even[source], odd[source], (4 + byte) << 8 | byte)
-        top = words.lop3(top, mask, bias, and_xor)
-        code = words.lop3(words.prmt(low, odd_nibbles, (4 + j) << 8 | j), 0x000F000F, top, and_xor)
-        pairs.append(words.sub_bf16x2(code, bias))
-    return pairs
-
-
-def e2m1_pairs(words: Any, codes: Any) -> list[Any]:
-    """bfloat16 pairs of the E2M1 values of 8 nibbles, lowest first.
-
-    Args:
-      words: `PtxWords` or `JnpWords`.
-      codes: byte j holds the two codes of pair j.
-    """
-    # A code's low three bits pick the two bytes of its bfloat16 from tables; its sign picks the high byte with or
-    # without the sign bit.
-    either = lambda a, b, c: (a & b) | c
-    magnitudes = words.lop3(codes, 0x77777777, 0, either)
-    signs = words.lop3(words.shift(codes, -1), 0x44444444, 0x32103210, either)
-    pairs = []
-    for half in range(2):
-        pick, signed = words.shift(magnitudes, -16 * half), words.shift(signs, -16 * half)
-        low = words.prmt(0xC0800000, 0xC0804000, pick)
-        plus = words.prmt(0x3F3F3F00, 0x40404040, pick)
-        minus = words.lop3(plus, 0x80808080, 0, lambda a, b, c: (a | b) | c)
-        high = words.prmt(plus, minus, signed)
-        pairs += [words.prmt(low, high, select) for select in (0x5140, 0x7362)]
-    return pairs
-
-
-def _assemble(codes: Any, pairs: Callable[[Any, tuple[int, ...], ir.Value], list[ir.Value]]) -> Any:
-    """The bfloat16 tile whose register pairs `pairs(words, index, transposed word)` gives, four to a word."""
-    words, lane = PtxWords(), _quad_lane()
-    at_most_one = arith.cmpi(arith.CmpIPredicate.ult, lane, _const(2))
-    even = arith.cmpi(arith.CmpIPredicate.eq, arith.andi(lane, _const(1)), _const(0))
-    halves = arith.select(at_most_one, _const(QUAD_HALVES[0]), _const(QUAD_HALVES[2]))
-    odds = arith.select(even, _const(QUAD_BYTES[0]), _const(QUAD_BYTES[1]))
-    pair_type = ir.VectorType.get((2,), ir.BF16Type.get())
-    registers = np.empty(mgpu.WGMMA_LAYOUT.registers_shape(codes.shape), dtype=object)
-    for index, register in np.ndenumerate(codes.registers):
-        word = transpose_quad(words, mgpu_utils.bitcast(register, _i32()), mgpu_utils.shfl_bfly, halves, odds)
-        for j, pair in enumerate(pairs(words, index, word)):
-            registers[(index[0], index[1] * 4 + j, *index[2:])] = mgpu_utils.bitcast(pair, pair_type)
-    return mgpu.FragmentedArray(_registers=registers, _layout=mgpu.WGMMA_LAYOUT, _is_signed=None)
-
-
-def _split_body(kind: str) -> Callable[..., Any]:
-    bits = HIGH_BITS[kind]
-
-    def body(ctx: Any, codes: Any, high: Any) -> Any:
-        del ctx
-        shift = arith.muli(_quad_lane(), _const(2 * bits))
-
-        def word_at(column: int, half: int) -> ir.Value:
-            run = high.registers[0, column // 4, 0, 0, half, 0, 0, 0]
-            word = mgpu_utils.bitcast(mgpu_utils.vector_slice(run, slice(column % 4, column % 4 + 1)), _i32())
-            return arith.shrui(word, shift)
-
-        def pairs(words: Any, index: tuple[int, ...], word: ir.Value) -> list[ir.Value]:
-            return split_pairs(words, kind, word, [word_at(index[1] * bits + i, index[4]) for i in range(bits)])
-
-        return _assemble(codes, pairs)
-
-    return body
-
-
-def _e2m1_body(ctx: Any, codes: Any) -> Any:
-    del ctx
-    return _assemble(codes, lambda words, index, word: e2m1_pairs(words, word))
-
-
-def _scale_body(short: bool) -> Callable[..., Any]:
-    def split(scale: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """The scale as bfloat16 pairs hi, lo with the same value in both halves."""
-        high = _asm("cvt.rn.bf16x2.f32 $0, $1, $1;", mgpu_utils.bitcast(scale, _i32()))
-        rest = "{ .reg .b32 high; shl.b32 high, $2, 16; sub.f32 high, $1, high; cvt.rn.bf16x2.f32 $0, high, high; }"
-        return high, _asm(rest, mgpu_utils.bitcast(scale, _i32()), high)
-
-    multiply = "mul.rn.bf16x2 $0, $1, $2;"
-    multiply_add = "{ .reg .b32 rest; mul.rn.bf16x2 rest, $1, $3; fma.rn.bf16x2 $0, $1, $2, rest; }"
-
-    def body(ctx: Any, weights: Any, *scales: Any) -> Any:
-        del ctx
-        pairs = [[split(value) for value in scale.registers.flat] for scale in scales]
-        registers = np.empty_like(weights.registers)
-        tiles = weights.registers.shape[1] // len(scales)  # of 8 columns
-        for index, weight in np.ndenumerate(weights.registers):
-            high, low = pairs[index[1] // tiles][index[4]]
-            word = mgpu_utils.bitcast(weight, _i32())
-            product = _asm(multiply, word, high) if short else _asm(multiply_add, word, high, low)
-            registers[index] = mgpu_utils.bitcast(product, weight.type)
-        return mgpu.FragmentedArray(_registers=registers, _layout=weights.layout, _is_signed=None)
-
-    return body
+    i32 = ir.IntegerType.get_signless(32)
+    return arith.constant(i32, ir.IntegerAttr.get(i32, value))
 
 
 def _scale_words_body(ctx: Any, words: Any) -> Any:
@@ -311,5 +225,5 @@ def _scale_words_body(ctx: Any, words: Any) -> Any:
         row = arith.index_cast(index_type, row) if row.type != index_type else row
         width = arith.constant(index_type, ir.IntegerAttr.get(index_type, 32))
         word = memref.load(words, [arith.remui(row, width), arith.divui(row, width)])
-        registers[position] = mgpu_utils.bitcast(word, ir.VectorType.get((1,), _i32()))
+        registers[position] = mgpu_utils.bitcast(word, ir.VectorType.get((1,), ir.IntegerType.get_signless(32)))
     return mgpu.FragmentedArray(_registers=registers, _layout=layout, _is_signed=False)

@@ -3,11 +3,12 @@
 For every weight kind: the views of the planes the copy engine reads (bit casts, no copy), the shared memory of a stage,
 the scale words a warpgroup fetches ahead, and the bfloat16 tile handed to the tensor cores:
 
-    tile[r, c] = bfloat16(code[r, c] * scale[r, c // group])          (fp8: code alone, its row scale is an epilogue)
+    tile[r, p] = bfloat16(code[r, c] * scale[r, c // group] / FACTORS[kind]), c = column_order[p] of each 64 columns
 
-Codes and products of E2M1 and E4M3FN values are exact in bfloat16; a product with a binary16 scale is rounded. Columns
-keep their order, so x is read as it lies (the decode kernel's _unpack permutes them). Leaves out the pipeline
-(prefill_sm90) and everything after the accumulator (_epilogue). Source: storage-layouts, gpu-kernels.
+(fp8: code alone, its row scale is an epilogue.) Codes and products of E2M1 and E4M3FN values are exact in bfloat16; a
+product with a binary16 scale is rounded. Columns are in the order of _unpack, and so is the kernel's x. Leaves out the
+unpacking (_unpack_tile), the pipeline (prefill_sm90) and everything after the accumulator (_epilogue). Source:
+storage-layouts, gpu-kernels.
 """
 
 import dataclasses
@@ -19,7 +20,7 @@ import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 from jax import lax
 
-from pallas_kernels.mosaic_gpu import _unpack_tile
+from pallas_kernels.mosaic_gpu import _unpack, _unpack_tile
 from pallas_kernels.planes import WeightPlanes
 from pallas_kernels.tiling import weight_kind
 
@@ -70,19 +71,20 @@ class WeightTiles:
         return weight_kind(self.kind).code_plane_bits
 
     @property
-    def code_dtype(self) -> Any:
-        return {"w8": jnp.int8, "fp8": jnp.float8_e4m3fn}.get(self.kind, jnp.int4)
+    def code_bytes(self) -> int:
+        """Bytes of codes in a K step of a row."""
+        return self.block_k * self.code_bits // 8
 
     @property
-    def high_words(self) -> int:
-        """32-bit words of the high plane in a K step of a row."""
+    def high_bytes(self) -> int:
+        """Bytes of the high plane in a K step of a row."""
         kind = weight_kind(self.kind)
-        return self.block_k // kind.group_size * kind.high_bytes // 4 if kind.high_bytes else 0
+        return self.block_k // kind.group_size * kind.high_bytes if kind.high_bytes else 0
 
     @property
     def copies(self) -> int:
         """Copies a stage takes for each block of `ROWS`-row parts."""
-        return 2 if self.high_words else 1
+        return 2 if self.high_bytes else 1
 
     def views(self, planes: WeightPlanes, padded_rows: int) -> dict[str, jax.Array]:
         """The planes as the kernel's operands.
@@ -96,14 +98,11 @@ class WeightTiles:
         # these (rows, or an FP8 weight's columns) is copied.
         n = -(-self.n // 8) * 8
         codes = pad_rows(jnp.asarray(planes.codes), n)
-        width = self.block_k * self.code_bits // 8
-        if self.kind == "fp8" and codes.shape[1] % width:
-            codes = jnp.pad(codes, ((0, 0), (0, -codes.shape[1] % width)))
-        views = {"codes": lax.bitcast_convert_type(codes, self.code_dtype).reshape(n, -1)}
-        if self.high_words:
-            views["high"] = lax.bitcast_convert_type(
-                pad_rows(jnp.asarray(planes.high), n).reshape(n, -1, 4), jnp.uint32
-            )
+        if self.kind == "fp8" and codes.shape[1] % self.code_bytes:
+            codes = jnp.pad(codes, ((0, 0), (0, -codes.shape[1] % self.code_bytes)))
+        views = {"codes": codes}
+        if self.high_bytes:
+            views["high"] = pad_rows(jnp.asarray(planes.high), n)
         if self.kind == "nvfp4":
             views["scales"] = lax.bitcast_convert_type(jnp.asarray(planes.scales), jnp.uint32)
         elif self.kind != "fp8":
@@ -112,11 +111,10 @@ class WeightTiles:
 
     def scratch(self, stages: int) -> dict[str, Any]:
         """Shared memory of the ring."""
-        row_bytes = self.block_k * self.code_bits // 8
-        shape = (stages, self.rows, self.block_k)
-        out = {"codes": plgpu.SMEM(shape, self.code_dtype, transforms=tiled(row_bytes, self.code_bits))}
-        if self.high_words:
-            out["high"] = plgpu.SMEM((stages, self.rows, self.high_words), jnp.uint32)
+        shape = (stages, self.rows, self.code_bytes)
+        out = {"codes": plgpu.SMEM(shape, jnp.uint8, transforms=tiled(self.code_bytes, 8))}
+        if self.high_bytes:
+            out["high"] = plgpu.SMEM((stages, self.rows, self.high_bytes), jnp.uint8)
         return out
 
     def copy(
@@ -132,7 +130,7 @@ class WeightTiles:
     ) -> None:
         """Start the copies of `count` rows from `row` on, K step `step`, to rows `dst` on of the stage `slot`."""
         for name in ("codes", "high")[: self.copies]:
-            width = self.block_k if name == "codes" else self.high_words
+            width = self.code_bytes if name == "codes" else self.high_bytes
             plgpu.copy_gmem_to_smem(
                 gmem[name].at[pl.ds(row, count), pl.ds(step * width, width)],
                 smem[name].at[slot, pl.ds(dst, count)],
@@ -177,29 +175,22 @@ class WeightTiles:
         Returns:
           block_k / CHUNK arrays bfloat16 [ROWS, CHUNK].
         """
-        wide = self.code_bits == 8
-        layout = plgpu.Layout.WGMMA_UPCAST_2X if wide else plgpu.Layout.WGMMA_UPCAST_4X
-        codes = plgpu.load(smem["codes"].at[slot, pl.ds(row, ROWS)], layout=layout)
-        if self.kind == "q5" or self.kind == "q6":
+        codes = plgpu.load(smem["codes"].at[slot, pl.ds(row, ROWS)], layout=_unpack.codes_layout())
+        high = None
+        if self.high_bytes:
             high = plgpu.load(
-                smem["high"].at[slot, pl.ds(row, ROWS)], layout=_unpack_tile.high_words_layout(), optimized=False
+                smem["high"].at[slot, pl.ds(row, ROWS)], layout=_unpack.high_layout(self.kind), optimized=False
             )
-            weights = _unpack_tile.unpack_split(self.kind, codes, high, interpret)
-        elif self.kind == "nvfp4":
-            weights = _unpack_tile.unpack_e2m1(codes, interpret)
-        else:
-            codes = plgpu.layout_cast(codes, plgpu.Layout.WGMMA)
-            # E4M3FN only converts to binary16 on sm_90; the way from there to bfloat16 is exact.
-            weights = (codes.astype(jnp.float16) if self.kind == "fp8" else codes).astype(jnp.bfloat16)
-        if scales:
-            weights = _unpack_tile.scale_tile(weights, self._multipliers(scales), self.kind == "nvfp4", interpret)
-        return [weights[:, c : c + CHUNK] for c in range(0, self.block_k, CHUNK)]
-
-    def _multipliers(self, scales: tuple[jax.Array, ...]) -> list[jax.Array]:
-        """Scale words to float32 vectors, one a group."""
-        if self.kind == "nvfp4":
-            words = [(word >> (8 * i)).astype(jnp.uint8) for word in scales for i in range(4)]
-            halves = [lax.bitcast_convert_type(w, jnp.float8_e4m3fn).astype(jnp.float16) for w in words]
-        else:
-            halves = [lax.bitcast_convert_type(w, jnp.float16) for w in scales]
-        return [half.astype(jnp.float32) for half in halves]
+        count = self.block_k // CHUNK
+        of = lambda array, i: array[:, i * array.shape[1] // count : (i + 1) * array.shape[1] // count]
+        each = len(scales) // count
+        return [
+            _unpack_tile.unpack_tile(
+                self.kind,
+                of(codes, i),
+                None if high is None else of(high, i),
+                scales[i * each : (i + 1) * each],
+                interpret,
+            )
+            for i in range(count)
+        ]

@@ -57,15 +57,35 @@ class JnpWords:
         """a * b in each bfloat16 half, subnormals kept."""
         return _halves(_product, a, _u32(b))
 
+    def fma_bf16x2(self, a: Word, b: Word | int, c: Word | int) -> Word:
+        """a * b + c in each bfloat16 half, subnormals kept."""
+        return _halves(_product_sum, a, _u32(b), _u32(c))
+
+    def float_of_half(self, word: Word) -> Word:
+        """The binary16 word in the low half, as a float32 word."""
+        half = lax.bitcast_convert_type((word & 0xFFFF).astype(jnp.uint16), jnp.float16)
+        return lax.bitcast_convert_type(half.astype(jnp.float32), jnp.uint32)
+
+    def sub_f32(self, a: Word, b: Word) -> Word:
+        """a - b of float32 words."""
+        a, b = (lax.bitcast_convert_type(v, jnp.float32) for v in (a, b))
+        return lax.bitcast_convert_type(a - b, jnp.uint32)
+
+    def bf16x2_of_f32(self, word: Word) -> Word:
+        """A float32 word rounded to bfloat16, in both halves."""
+        value = lax.bitcast_convert_type(word, jnp.float32).astype(jnp.bfloat16)
+        return lax.bitcast_convert_type(value, jnp.uint16).astype(jnp.uint32) * jnp.uint32(0x00010001)
+
 
 def _u32(value: Word | int) -> jax.Array:
     return jnp.uint32(value) if isinstance(value, int) else value
 
 
-def _halves(function: Callable, a: jax.Array, b: jax.Array) -> jax.Array:
-    # Every difference and product the unpackers form is exact in bfloat16: rounding it from float32 changes nothing.
-    b = jnp.broadcast_to(b, a.shape)
-    low, high = (function(a >> s & 0xFFFF, b >> s & 0xFFFF).astype(jnp.bfloat16) for s in (0, 16))
+def _halves(function: Callable, *words: jax.Array) -> jax.Array:
+    # Differences and products are exact in float32, and rounded once. A sum of more than 24 bits, which only a scale of
+    # two parts makes, is rounded twice: 2^-24 of it decides a tie.
+    arrays = jnp.broadcast_arrays(*words)
+    low, high = (function(*(word >> s & 0xFFFF for word in arrays)).astype(jnp.bfloat16) for s in (0, 16))
     low, high = (lax.bitcast_convert_type(half, jnp.uint16).astype(jnp.uint32) for half in (low, high))
     return low | (high << 16)
 
@@ -82,6 +102,10 @@ def _product(a: jax.Array, b: jax.Array) -> jax.Array:
     half = power // 2
     magnitude = (significands[0] * significands[1]).astype(jnp.float32) * _power_of_two(half)
     return magnitude * _power_of_two(power - half) * jnp.where((a ^ b) & 0x8000, -1.0, 1.0)
+
+
+def _product_sum(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
+    return _product(a, b) + lax.bitcast_convert_type(c << 16, jnp.float32)
 
 
 def _power_of_two(exponent: jax.Array) -> jax.Array:
@@ -133,23 +157,36 @@ class PtxWords:
         """a * b in each bfloat16 half, subnormals kept."""
         return self._bf16x2("mul", a, b)
 
+    def fma_bf16x2(self, a: Word | int, b: Word | int, c: Word | int) -> Word:
+        """a * b + c in each bfloat16 half, subnormals kept."""
+        # Through registers of the snippet's own, because the instruction takes no immediate.
+        registers, (a, b, c) = self._operands(a, b, c)
+        moves = f"mov.b32 a, {a}; mov.b32 b, {b}; mov.b32 c, {c};"
+        return self._asm(f"{{ .reg .b32 a, b, c; {moves} fma.rn.bf16x2 $0, a, b, c; }}", *registers)
+
+    def float_of_half(self, word: Word) -> Word:
+        """The binary16 word in the low half, as a float32 word."""
+        return self._asm("{ .reg .b16 half; cvt.u16.u32 half, $1; cvt.f32.f16 $0, half; }", word)
+
+    def sub_f32(self, a: Word, b: Word) -> Word:
+        """a - b of float32 words."""
+        return self._asm("sub.f32 $0, $1, $2;", a, b)
+
+    def bf16x2_of_f32(self, word: Word) -> Word:
+        """A float32 word rounded to bfloat16, in both halves."""
+        return self._asm("cvt.rn.bf16x2.f32 $0, $1, $1;", word)
+
 
 class FmaPtxWords(PtxWords):
     """`PtxWords` for GPUs before compute capability 9.0, whose only bfloat16 instruction of these is fma."""
 
     def sub_bf16x2(self, a: Word, b: Word | int) -> Word:
         """a - b in each bfloat16 half, as b * -1 + a, rounded once."""
-        return self._fma(b, 0xBF80BF80, a)
+        return self.fma_bf16x2(b, 0xBF80BF80, a)
 
     def mul_bf16x2(self, a: Word, b: Word | int) -> Word:
         """a * b in each bfloat16 half, subnormals kept, as a * b + -0, which keeps the sign of a zero."""
-        return self._fma(b, a, 0x80008000)
-
-    def _fma(self, a: Word | int, b: Word | int, c: Word | int) -> Word:
-        # Through registers of the snippet's own, because the instruction takes no immediate.
-        registers, (a, b, c) = self._operands(a, b, c)
-        moves = f"mov.b32 a, {a}; mov.b32 b, {b}; mov.b32 c, {c};"
-        return self._asm(f"{{ .reg .b32 a, b, c; {moves} fma.rn.bf16x2 $0, a, b, c; }}", *registers)
+        return self.fma_bf16x2(b, a, 0x80008000)
 
 
 def ptx_words() -> PtxWords:

@@ -11,7 +11,8 @@ grid), with one producer warpgroup and one to three compute warpgroups over a ri
                  stage's x (block_m columns); wait for the wgmma; release the stage. After the last K step: epilogue in
                  float32, transpose through shared memory, copy to y (TMA, out of bounds is dropped).
 
-While one consumer unpacks, the other one's wgmma runs. A gated product keeps two accumulators, a gate row and the up
+XLA puts the columns of x in the unpacker's order beforehand, so that no thread needs a neighbor's codes. While one
+consumer unpacks, the other one's wgmma runs. A gated product keeps two accumulators, a gate row and the up
 row n/2 below it, over the same x. Splitting K writes float32 partial sums, which XLA adds. Sizes and configurations
 are _prefill_plan's, weight tiles _weight_tiles'. Leaves out M <= 16 (decode_sm90). Source: gpu-kernels.
 """
@@ -27,6 +28,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from pallas_kernels.hardware import H100
+from pallas_kernels.mosaic_gpu import _unpack
 from pallas_kernels.mosaic_gpu._epilogue import Epilogue, finish_sums
 from pallas_kernels.mosaic_gpu._prefill_plan import (
     OUT_SLOTS,
@@ -36,6 +38,7 @@ from pallas_kernels.mosaic_gpu._prefill_plan import (
     heuristic_config as heuristic_config,
     predicted_seconds as predicted_seconds,
 )
+from pallas_kernels.mosaic_gpu._unpack_tile import FACTORS
 from pallas_kernels.mosaic_gpu._weight_tiles import CHUNK, ROWS
 from pallas_kernels.planes import WeightPlanes
 from pallas_kernels.tiling import PrefillConfig
@@ -310,14 +313,16 @@ def run(
     """
     m, gated = x.shape[0], activation is not None
     check_config(config, kind=kind, k=k, gated=gated, out_bytes=jnp.dtype(out_dtype).itemsize)
-    x = _pad_to_multiples(x, 8, CHUNK)  # the copy engine moves whole tiles of 8 rows and 128 bytes
+    # The copy engine moves whole tiles of 8 rows and 128 bytes.
+    x = _unpack.order_columns(kind, _pad_to_multiples(x, 8, CHUNK))
+    factor = FACTORS[kind]
     if config.split_k > 1:
         plan = PrefillPlan(x.shape[0], n, k, kind, config, False, jnp.float32)
         if plan.split_k > 1:
-            sums = _launch(x, planes, plan, Epilogue(kind), None, None, min(plan.tiles, sms), interpret)
+            sums = _launch(x, planes, plan, Epilogue(kind, factor=factor), None, None, min(plan.tiles, sms), interpret)
             return finish_sums(jnp.sum(sums, axis=0)[:m], bias, activation, residual, out_dtype)
     plan = PrefillPlan(x.shape[0], n, k, kind, config, gated, out_dtype)
-    epilogue = Epilogue(kind, bias is not None, residual is not None, activation)
+    epilogue = Epilogue(kind, bias is not None, residual is not None, activation, factor=factor)
     return _launch(x, planes, plan, epilogue, bias, residual, min(plan.tiles, sms), interpret)[:m]
 
 

@@ -68,12 +68,27 @@ def _pairs(function):
     return apply
 
 
+def _float_of_half(a):
+    return (a & np.uint32(0xFFFF)).astype(np.uint16).view(np.float16).astype(np.float32).view(np.uint32)
+
+
+def _bf16x2_of_f32(high, low):
+    upper, lower = (
+        v.view(np.float32).astype(ml_dtypes.bfloat16).view(np.uint16).astype(np.uint32) for v in (high, low)
+    )
+    return upper << np.uint32(16) | lower
+
+
 _OPCODES = {
     "shl.b32": lambda a, n: a << n,
     "shr.u32": lambda a, n: a >> n,
     "mov.b32": lambda a: a,
     "lop3.b32": _lop3,
     "prmt.b32": _prmt,
+    "cvt.u16.u32": lambda a: a & np.uint32(0xFFFF),
+    "cvt.f32.f16": _float_of_half,
+    "cvt.rn.bf16x2.f32": _bf16x2_of_f32,
+    "sub.f32": lambda a, b: (a.view(np.float32) - b.view(np.float32)).view(np.uint32),
     "sub.bf16x2": _pairs(np.subtract),
     "mul.bf16x2": _pairs(np.multiply),
     "fma.rn.bf16x2": _pairs(lambda a, b, c: a * b + c),

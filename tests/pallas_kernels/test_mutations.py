@@ -18,7 +18,7 @@ if jax.__version_info__ < (0, 11, 2):
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 
-from pallas_kernels.mosaic_gpu import _epilogue, _prefill_plan, _unpack_tile, _weight_tiles, prefill_sm90
+from pallas_kernels.mosaic_gpu import _epilogue, _prefill_plan, _unpack, _unpack_tile, _weight_tiles, prefill_sm90
 from pallas_kernels.tiling import PrefillConfig
 from tests.pallas_kernels.mutants import MUTATIONS
 from tests.pallas_kernels.weights import check_close, random_weight, random_x
@@ -66,7 +66,9 @@ def swap_nibbles(monkeypatch):
 
 
 def forget_group_scales(monkeypatch):
-    monkeypatch.setattr(_unpack_tile, "scale_tile", lambda weights, scales, short, interpret: weights)
+    original = _unpack_tile.tile_pairs
+    ones = lambda kind, parts, high, scales, *rest: original(kind, parts, high, [s * 0 + 0x3C00 for s in scales], *rest)
+    monkeypatch.setattr(_unpack_tile, "tile_pairs", ones)
 
 
 def use_the_last_steps_scales(monkeypatch):
@@ -80,8 +82,17 @@ def forget_what_follows_the_accumulator(monkeypatch):
 
 
 def forget_the_high_bits(monkeypatch):
-    original = _unpack_tile.split_twin
-    monkeypatch.setattr(_unpack_tile, "split_twin", lambda kind, codes, high: original(kind, codes, high * 0))
+    original = _unpack_tile.split_pairs
+    lower = lambda kind, words, high, ops: original(kind, words, high * 0, ops)
+    monkeypatch.setattr(_unpack_tile, "split_pairs", lower)
+
+
+def leave_x_in_its_own_order(monkeypatch):
+    monkeypatch.setattr(_unpack, "order_columns", lambda kind, x: x)
+
+
+def forget_the_power_of_two(monkeypatch):
+    monkeypatch.setattr(prefill_sm90, "FACTORS", dict.fromkeys(_unpack_tile.FACTORS, 1.0))
 
 
 def stop_one_step_early(monkeypatch):
@@ -104,6 +115,8 @@ def stop_one_step_early(monkeypatch):
         (forget_what_follows_the_accumulator, "fp8"),
         (forget_what_follows_the_accumulator, "nvfp4"),
         (forget_the_high_bits, "q5"),
+        (leave_x_in_its_own_order, "w8"),
+        (forget_the_power_of_two, "q4"),
         (stop_one_step_early, "q6"),
     ],
 )

@@ -90,7 +90,7 @@ def test_emitted_ptx_does_what_the_twin_does(kind, instructions, monkeypatch):
         pairs = []
         for part in range(words.shape[1]):
             parts = [words[:, part, :, w] for w in range(2)]
-            pairs += _unpack._PROGRAMS[kind](parts, lanes, scales, instructions())
+            pairs += _unpack.PROGRAMS[kind](parts, lanes, scales, instructions())
         out = np.stack(pairs, axis=1).view(ml_dtypes.bfloat16).reshape(64, 64).astype(np.float64)
         np.testing.assert_array_equal(out, values / (_unpack.NVFP4_FACTOR if kind == "nvfp4" else 1))
 

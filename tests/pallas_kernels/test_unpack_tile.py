@@ -1,8 +1,7 @@
-"""The prefill kernel's unpackers: their word programs and their twins, for every code at every column.
+"""The prefill kernel's unpackers for every code in every column, as PTX and as their twin, under many scales."""
 
-The programs run on `JnpWords` over the four lanes of a quad, so what is emitted for the GPU is what is tested, but for
-the instruction each operation becomes.
-"""
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,82 +13,107 @@ if jax.__version_info__ < (0, 11, 2):
 import jax.numpy as jnp
 import ml_dtypes
 
-from pallas_kernels.mosaic_gpu import _unpack_tile
-from pallas_kernels.mosaic_gpu._words import JnpWords
-from tests.oracle import layouts
+from pallas_kernels.mosaic_gpu import _unpack, _unpack_tile
+from pallas_kernels.mosaic_gpu._words import PtxWords
+from pallas_kernels.tiling import WEIGHT_KINDS, weight_kind
+from tests.oracle import fp8_row, grouped, layouts, nvfp4
+from tests.pallas_kernels import ptx
 from tests.pallas_kernels.weights import FORMATS, planes_of
 
-E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
-COLUMNS = 32
+#: Rows of a matrix in which every column meets every word of eight bits, and so of fewer.
+ROWS, COLUMNS = 256, 64
+#: binary16: zero, subnormals, the least and the largest normal number, one and its neighbors, ties of bfloat16.
+SCALES = [0, 1, 3, 0x3FF, 0x400, 0x7BFF, 0x3C00, 0x3C01, 0x3BFF, 0x3C04, 0x3C0C, 0x2155, 0x1234, *range(7, 0x7C00, 401)]
 
 
-def quads(words: np.ndarray) -> jnp.ndarray:
-    """uint32 [rows, blocks * 4] as the layout spreads it: [rows, blocks, lane]."""
-    return jnp.asarray(words.reshape(words.shape[0], -1, 4))
+def every_word(kind: str) -> tuple[Any, np.ndarray]:
+    """Planes of a [256, 64] weight with every code word in every column, and its exact values, row scales left out."""
+    words = ((np.arange(ROWS)[:, None] + 37 * np.arange(COLUMNS)) % 2 ** weight_kind(kind).code_bits).astype(np.uint8)
+    one = np.asarray(np.float32(1)).view(np.uint32)
+    if kind == "fp8":
+        words[words & 0x7F == 0x7F] = 0x80
+        contents = words, np.full(ROWS, 0x3F80, np.uint16)
+        values = fp8_row.decode(*contents)
+    elif kind == "nvfp4":
+        contents = words, ((np.arange(ROWS)[:, None] + 5 * np.arange(COLUMNS // 16)) % 127).astype(np.uint8), one
+        values = nvfp4.decode(*contents)
+    else:
+        bits, groups = weight_kind(kind).code_bits, COLUMNS // weight_kind(kind).group_size
+        codes = (words.astype(np.int16) - 2 ** (bits - 1)).clip(-127).astype(np.int8)
+        scales = np.resize(np.asarray(SCALES, np.uint16), (ROWS, groups))
+        contents = codes, scales
+        values = grouped.decode(codes, scales, FORMATS[kind])
+    planes = planes_of(kind, layouts.pack(contents, FORMATS[kind]), ROWS, COLUMNS)
+    return planes, values.view(np.float32).astype(np.float64)
 
 
-def exchange(word, distance):
-    """The word of the lane whose number differs in that bit."""
-    return word[..., np.arange(4) ^ distance]
+def tiles(kind: str):
+    """Codes, high bits and scale words of each 64 rows, and the exact values in the unpacker's order."""
+    planes, values = every_word(kind)
+    for row in range(0, ROWS, 64):
+        rows = slice(row, row + 64)
+        codes, high, scales = planes.codes[rows, : _unpack.tile_bytes(kind)], None, []
+        if kind == "nvfp4":
+            stored = np.ascontiguousarray(planes.scales).view(np.uint32)[row // 128, 0, :, :, 0]
+            first = row % 128 // 32
+            scales = [np.asarray(_unpack_tile.load_scale_words(jnp.asarray(stored[:, first : first + 2]), True))]
+        elif kind != "fp8":
+            groups = COLUMNS // weight_kind(kind).group_size
+            scales = [planes.scales[rows, g].astype(np.uint32) for g in range(groups)]
+        if planes.high is not None:
+            high = planes.high[rows, : weight_kind(kind).high_bytes]
+        yield codes, high, scales, values[rows, _unpack.column_order(kind)]
 
 
-def transposed(words: np.ndarray):
-    """`transpose_quad` on the codes of whole rows."""
-    halves, odds = (jnp.asarray(s, jnp.uint32) for s in (_unpack_tile.QUAD_HALVES, _unpack_tile.QUAD_BYTES))
-    return _unpack_tile.transpose_quad(JnpWords(), quads(words), exchange, halves, odds)
+def bfloat16(values: np.ndarray) -> np.ndarray:
+    return values.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float64)
 
 
-def in_columns(pairs) -> np.ndarray:
-    """bfloat16 pairs [rows, blocks, lane] for j = 0..3 as the tile [rows, columns]: pair j of lane t is at 8j + 2t."""
-    words = np.stack([np.asarray(p) for p in pairs], axis=2)  # rows, blocks, j, lane
-    return words.reshape(words.shape[0], -1).view(ml_dtypes.bfloat16)
+def rounded(kind: str, values: np.ndarray, scales: Sequence[Any]) -> np.ndarray:
+    """What the tile is to hold: the values rounded to bfloat16 once, those of q4 with a scale rounded before."""
+    if kind != "q4":
+        return bfloat16(values)
+    exact = scales[0].astype(np.uint16).view(np.float16).astype(np.float64)[:, None]
+    codes = np.divide(values, exact, out=np.zeros_like(values), where=exact > 0)
+    return bfloat16(codes * bfloat16(exact))
 
 
-def codes_everywhere(bits: int) -> np.ndarray:
-    """int8 [2**bits, 128]: every code of that many bits in every column."""
-    return ((np.arange(2**bits)[:, None] + np.arange(128)) % 2**bits - 2 ** (bits - 1)).astype(np.int8)
+def check(kind: str, tile: np.ndarray, values: np.ndarray, scales: Sequence[Any]) -> None:
+    tile, expected = tile.astype(np.float64) * _unpack_tile.FACTORS[kind], rounded(kind, values, scales)
+    if kind in ("q4", "fp8", "nvfp4"):
+        np.testing.assert_array_equal(tile, expected)
+    # The last bits of code * lo may turn a near tie: never further than one place of bfloat16, and rarely.
+    assert np.all(np.abs(tile - expected) <= np.abs(expected) * 2.0**-7)
+    assert np.mean(tile != expected) < 1e-3
+    assert np.all(np.abs(tile - values) <= np.abs(values) * (2.0**-7 if kind == "q4" else 2.0**-8 + 2.0**-16))
 
 
-def test_transpose_quad_moves_byte_j_of_lane_t_to_byte_t_of_lane_j():
-    raw = np.random.default_rng(0).integers(0, 256, (5, 3, 4, 4)).astype(np.uint8)
-    moved = np.asarray(transposed(raw.view(np.uint32).reshape(5, -1)))
-    np.testing.assert_array_equal(moved.view(np.uint8).reshape(raw.shape), raw.swapaxes(2, 3))
+@pytest.mark.parametrize("kind", WEIGHT_KINDS)
+def test_twin_holds_every_code_times_its_scale(kind):
+    for codes, high, scales, values in tiles(kind):
+        given = [jnp.asarray(s) for s in scales]
+        tile = _unpack_tile.unpack_tile(
+            kind, jnp.asarray(codes), None if high is None else jnp.asarray(high), given, True
+        )
+        check(kind, np.asarray(tile), values, scales)
 
 
-@pytest.mark.parametrize(("kind", "bits"), [("q5", 5), ("q6", 6)])
-def test_split_codes_come_out_right_at_every_column(kind, bits):
-    codes = codes_everywhere(bits)
-    scales = np.zeros((len(codes), 2), np.uint16)
-    planes = planes_of(kind, layouts.pack((codes, scales), FORMATS[kind]), *codes.shape)
-    low = transposed(np.ascontiguousarray(planes.codes).view(np.uint32))
-    high = np.ascontiguousarray(planes.high).view(np.uint32).reshape(len(codes), -1, bits - 4, 1)
-    shift = 2 * (bits - 4) * np.arange(4, dtype=np.uint32)
-    words = [jnp.asarray(high[:, :, i] >> shift) for i in range(bits - 4)]
-    pairs = _unpack_tile.split_pairs(JnpWords(), kind, low, words)
-    np.testing.assert_array_equal(in_columns(pairs).astype(np.int32), codes)
-
-
-@pytest.mark.parametrize(("kind", "bits"), [("q5", 5), ("q6", 6)])
-def test_split_twin_agrees(kind, bits):
-    codes = codes_everywhere(bits)
-    planes = planes_of(kind, layouts.pack((codes, np.zeros((len(codes), 2), np.uint16)), FORMATS[kind]), *codes.shape)
-    packed = np.asarray(planes.codes)
-    nibbles = np.stack([packed & 15, packed >> 4], axis=-1).reshape(codes.shape)
-    nibbles = (nibbles.astype(np.int8) ^ 8) - 8
-    high = jnp.asarray(np.ascontiguousarray(planes.high).view(np.uint32))
-    twin = _unpack_tile.split_twin(kind, jnp.asarray(nibbles, jnp.int4), high)
-    np.testing.assert_array_equal(np.asarray(twin).astype(np.int32), codes)
-
-
-def test_e2m1_codes_come_out_right_at_every_column():
-    codes = (np.arange(16)[:, None] + np.arange(128)) % 16
-    packed = (codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8)
-    values = in_columns(_unpack_tile.e2m1_pairs(JnpWords(), transposed(packed.view(np.uint32))))
-    expected = E2M1[codes].astype(ml_dtypes.bfloat16)
-    np.testing.assert_array_equal(values.view(np.uint16), expected.view(np.uint16))
-    signed = ((codes ^ 8) - 8).astype(np.int8)
-    twin = np.asarray(_unpack_tile.e2m1_twin(jnp.asarray(signed, jnp.int4)))
-    np.testing.assert_array_equal(twin.view(np.uint16), expected.view(np.uint16))
+@pytest.mark.parametrize("kind", WEIGHT_KINDS)
+def test_emitted_ptx_holds_every_code_times_its_scale(kind, monkeypatch):
+    ptx.install(monkeypatch)
+    for codes, high, scales, values in tiles(kind):
+        words = np.ascontiguousarray(codes).reshape(64, -1, 4, 2, 4).view(np.uint32)[..., 0]
+        parts = [[words[:, part, :, w] for w in range(2)] for part in range(words.shape[1])]
+        lanes = None
+        if high is not None:
+            lanes = np.zeros((64, 4, 4), np.uint8)
+            lanes[..., : high.shape[1] // 4] = high.reshape(64, 4, -1)
+            lanes = lanes.view(np.uint32)[..., 0]
+        spread = [np.repeat(s[:, None], 4, axis=1) for s in scales]
+        selector = (np.arange(4) * 0x0101 + 0x4040).astype(np.uint32)
+        pairs = _unpack_tile.tile_pairs(kind, parts, lanes, spread, selector, PtxWords())
+        tile = np.ascontiguousarray(np.stack(pairs, axis=1)).view(ml_dtypes.bfloat16).reshape(64, 64)
+        check(kind, tile, values, scales)
 
 
 def test_scale_words_twin_reads_the_stored_tile():
@@ -100,22 +124,3 @@ def test_scale_words_twin_reads_the_stored_tile():
     for first in (0, 64):
         words = _unpack_tile.load_scale_words(jnp.asarray(stored[:, first // 32 : first // 32 + 2]), True)
         np.testing.assert_array_equal(np.asarray(words).view(np.uint8).reshape(64, 4), scales[first : first + 64])
-
-
-def bfloat16(values: np.ndarray) -> np.ndarray:
-    return values.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float64)
-
-
-def test_scaled_product_is_the_rounded_product():
-    # The GPU's fma(w, hi, w * lo) in exact arithmetic, against the twin, for every code and every seventh binary16.
-    scales = np.arange(0, 0x7C00, 7, dtype=np.uint16).view(np.float16).astype(np.float64)[None, :]
-    codes = np.arange(-127, 128, dtype=np.float64)[:, None]
-    high = bfloat16(scales)
-    low = bfloat16(scales - high)
-    np.testing.assert_array_equal(high + low, scales)
-    product = bfloat16(codes * high + bfloat16(codes * low))
-    twin = bfloat16(codes * scales)
-    # A double rounding may turn a near tie: never further than one place of bfloat16, and rarely.
-    assert np.all(np.abs(product - twin) <= np.abs(twin) * 2.0**-7)
-    assert np.mean(product != twin) < 1e-4
-    assert np.all(np.abs(product - codes * scales) <= np.abs(codes * scales) * (2.0**-8 + 2.0**-16))
