@@ -1,11 +1,12 @@
 """Packed matmul on a CPU beside the dense float32 products of XLA and NumPy, in one run.
 
     python -m benchmarks.bench_matmul [--n 4096] [--k 4096] [--tokens 1] [--repeats 30] [--json results.json]
+    python -m benchmarks.bench_matmul --device gpu [arguments of benchmarks.bench_matmul_gpu]
 
 For every format: the median time, its ratio to XLA's `x @ w.T` and to XLA's fastest spelling of the same product
 (`einsum`, which transposes nothing), the relative L2 error to that product on the dequantized weight, and temporary
 memory beside the packed weight's own size. All programs take turns within a repeat, so that a slow moment of the
-machine meets all of them. Leaves out the GPU (benchmarks.bench_matmul_gpu) and judges no time. Source:
+machine meets all of them. `--device gpu` hands over to benchmarks.bench_matmul_gpu. Judges no time. Source:
 ops-and-criteria.
 """
 
@@ -156,13 +157,25 @@ def _print(rows: Sequence[Row], n: int, k: int) -> None:
 
 def main() -> None:
     """Measure, print and optionally write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    device = argparse.ArgumentParser(add_help=False)
+    device.add_argument(
+        "--device", choices=("cpu", "gpu"), default="cpu", help="gpu: the kernels; see bench_matmul_gpu"
+    )
+    chosen, rest = device.parse_known_args()
+    if chosen.device == "gpu":
+        from benchmarks import bench_matmul_gpu  # needs a newer jax than the CPU benchmark
+
+        bench_matmul_gpu.main(rest)
+        return
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, parents=[device]
+    )
     parser.add_argument("--n", type=int, default=4096, help="rows of the weight")
     parser.add_argument("--k", type=int, default=4096, help="columns of the weight")
     parser.add_argument("--tokens", default="1", help="rows of x, separated by commas")
     parser.add_argument("--repeats", type=int, default=30, help="timed calls of every product")
     parser.add_argument("--json", type=pathlib.Path, help="also write the rows to this file")
-    options = parser.parse_args()
+    options = parser.parse_args(rest)
     rows: list[Row] = []
     for tokens in map(int, options.tokens.split(",")):
         rows += (found := bench(options.n, options.k, tokens, options.repeats))
