@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from benchmarks import support_matrix
 from ninfer_jax.cli import main
 from ninfer_jax.container import ArtifactWriter, Identity, TensorEntry, plan_artifact
 from ninfer_jax.formats import FORMATS
@@ -39,6 +40,14 @@ def test_the_table_of_gpu_kernels_is_what_the_dispatch_does():
         for name, hardware in KNOWN_HARDWARE.items()
     }
     assert said == found
+
+
+def test_the_matrix_of_compiled_kernels_is_that_of_the_results_file():
+    text = support_matrix.TABLE.read_text()
+    assert support_matrix.replaced(README, support_matrix.render(text)) == README
+    rows = support_matrix.parse(text)
+    assert {gpu for gpu, _ in rows} == {"h100", "b200", "a100", "rtx4090", "rtx5090"}
+    assert all(set(cells) == set(support_matrix.KINDS) for (_, name), cells in rows.items() if "w4a4" not in name)
 
 
 def test_the_example_runs(tmp_path, monkeypatch):
