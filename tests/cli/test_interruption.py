@@ -1,18 +1,22 @@
 """Ctrl-C and a full disk, as the system delivers them: one line, exit code 1, and the work can be continued."""
 
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.checkpoints.files import Random, write_checkpoint
-from tests.cli.commands import environment, run, start
+from tests.cli.commands import environment, run
 from tests.convert.samples import sha256
+
+
+def _python(program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a program that prepares something and then runs the command line with the arguments."""
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -22,22 +26,33 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint(folder / "model", tensors)
 
 
+# Ctrl-C after some writes, as from a keyboard; later writes are slow, so that the conversion cannot end before it.
+_INTERRUPTED = """
+import os, runpy, signal, time
+write, count = os.pwrite, 0
+def pwrite(*arguments):
+    global count
+    count += 1
+    if count == 100:
+        os.kill(os.getpid(), signal.SIGINT)
+    if count >= 100:
+        time.sleep(0.02)
+    return write(*arguments)
+os.pwrite = pwrite
+runpy.run_module("ninfer_jax", run_name="__main__")
+"""
+
+
 def test_ctrl_c_keeps_the_work_and_resume_finishes_it(model: Path, tmp_path: Path):
     out = tmp_path / "out.ninfer"
     command = ("convert", model, out, "--recipe", "uniform-q6", "--block-size", "64KiB")
-    process = start(*command)
-    journal = tmp_path / "out.ninfer.partial.journal-0"
-    end = time.monotonic() + 120
-    while not journal.exists() and process.poll() is None and time.monotonic() < end:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=120)
-    assert process.returncode == 1
-    assert output == ""
-    assert errors.splitlines()[-1] == (
+    first = _python(_INTERRUPTED, *command)
+    assert first.returncode == 1
+    assert first.stdout == ""
+    assert first.stderr.splitlines()[-1] == (
         "error: interrupted; the finished part is kept in out.ninfer.partial; continue with --resume"
     )
-    assert "Traceback" not in errors
+    assert "Traceback" not in first.stderr
     assert not out.exists()
     again = run(*command)
     assert again.returncode == 1
@@ -59,10 +74,7 @@ runpy.run_module("ninfer_jax", run_name="__main__")
 
 
 def test_a_file_that_cannot_grow_is_one_line_and_leaves_nothing(model: Path, tmp_path: Path):
-    command = [sys.executable, "-c", _LIMITED, "convert", model, tmp_path / "out.ninfer", "--recipe", "uniform-q6"]
-    done = subprocess.run(
-        list(map(str, command)), env=environment(), capture_output=True, text=True, timeout=120, check=False
-    )
+    done = _python(_LIMITED, "convert", model, tmp_path / "out.ninfer", "--recipe", "uniform-q6")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("error: cannot reserve")
     assert "Traceback" not in done.stderr
