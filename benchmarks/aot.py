@@ -74,16 +74,12 @@ class AotReport:
     @property
     def per_weight(self) -> float:
         """All instructions a weight of the worst main loop, tensor core instructions aside; nan without a loop."""
-        return max((loop.per_weight for loop in self._weight_loops), default=float("nan"))
+        return max((loop.per_weight for loop in self.loops), default=float("nan"))
 
     @property
     def unpack_per_weight(self) -> float:
         """Unpacking instructions a weight of the worst main loop; nan without a loop."""
-        return max((loop.unpack_per_weight for loop in self._weight_loops), default=float("nan"))
-
-    @property
-    def _weight_loops(self) -> list[Any]:
-        return [*self.loops, *(loop for program in self.sass for loop in sass.operand_loops(program))]
+        return max((loop.unpack_per_weight for loop in self.loops), default=float("nan"))
 
     @property
     def tensor_instructions(self) -> int:
@@ -115,6 +111,18 @@ def _tool(name: str) -> pathlib.Path | None:
         for path in sorted(pathlib.Path(folder).glob(f"*/bin/{name}")):
             return path
     return None
+
+
+def versions() -> str:
+    """The compilers a table was made with, as its first line says it."""
+    said = subprocess.run([str(_tool("ptxas")), "--version"], capture_output=True, text=True, check=True).stdout
+    return f"made with jax {jax.__version__}, ptxas {ptxas_version(said)}"
+
+
+def ptxas_version(said: str) -> str:
+    """The version in what `ptxas --version` says."""
+    found = re.search(r"\bV(\d[\d.]*)", said)
+    return found[1] if found is not None else "of unknown version"
 
 
 def _environment(dump: str) -> dict[str, str]:
@@ -174,7 +182,7 @@ def _report(dump: pathlib.Path, child: dict[str, Any]) -> AotReport:
         smem_bytes=max(smem, default=0),
         hgmma=sum(sass.count(program, "HGMMA") for program in programs),
         tma_loads=sum(sass.count(program, "UTMALDG") for program in programs),
-        loops=tuple(loop for program in programs for loop in sass.tensor_loops(program)),
+        loops=tuple(loop for program in programs for loop in sass.weight_loops(program)),
         hlo=tuple(child["hlo"]),
         sass=programs,
     )
@@ -263,6 +271,7 @@ def main(arguments: list[str] | None = None) -> None:
     reason = unavailable_reason()
     if reason is not None:
         raise SystemExit(f"nothing can be compiled here: {reason}")
+    print(versions())
     cases = table_cases(options.all)
     for gpu in _DEVICES if options.gpu == "all" else [options.gpu]:
         print(f"{gpu}\n{_HEADER}", flush=True)

@@ -2,11 +2,13 @@
 
 `python -m benchmarks.aot_triton` prints, for each device, kernel and kind: registers and spill bytes as ptxas (which
 comes with triton) has them, shared memory and tensor core instructions. Needs the extra `triton`; nothing is run.
-Leaves out timing, and XLA's part: x put in order and the sums of a split K added.
+Saved, its output becomes rows of README's matrix (benchmarks.support_matrix). Leaves out timing, and XLA's part: x put
+in order and the sums of a split K added.
 """
 
 import argparse
 import dataclasses
+import importlib.metadata
 import os
 import pathlib
 import re
@@ -14,7 +16,7 @@ import subprocess
 import tempfile
 from typing import Any
 
-from benchmarks.aot import table_cases
+from benchmarks.aot import ptxas_version, table_cases
 from pallas_kernels.hardware import KNOWN_HARDWARE
 from pallas_kernels.triton import dispatch
 from pallas_kernels.triton.plan import TritonConfig, heuristic_config
@@ -97,31 +99,40 @@ def _plane_types(kind: str) -> tuple[str, str, str, str]:
     return "*u8", "*u8", scales, "*u32" if kind == "nvfp4" else "*u8"
 
 
-def _assemble(ptx: str) -> str:
-    """What the ptxas that comes with triton says of a program."""
+def _ptxas() -> pathlib.Path:
+    """The ptxas that comes with triton: that for Blackwell is the newer of the two, and knows every target."""
     import triton.backends.nvidia as backend  # pyright: ignore[reportMissingImports]
 
-    target = re.findall(r"^\.target (\w+)", ptx, re.MULTILINE)[0]
     folder = pathlib.Path(backend.__path__[0], "bin")
-    # The one for Blackwell is the newer of the two, and knows every target.
-    tool = next(folder / name for name in ("ptxas-blackwell", "ptxas") if (folder / name).exists())
+    return next(folder / name for name in ("ptxas-blackwell", "ptxas") if (folder / name).exists())
+
+
+def versions() -> str:
+    """The compilers a table was made with, as its first line says it."""
+    said = subprocess.run([str(_ptxas()), "--version"], capture_output=True, text=True, check=True).stdout
+    packages = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("jax", "jax-triton", "triton"))
+    return f"made with {packages}, ptxas {ptxas_version(said)}"
+
+
+def _assemble(ptx: str) -> str:
+    """What ptxas says of a program."""
+    target = re.findall(r"^\.target (\w+)", ptx, re.MULTILINE)[0]
     with tempfile.TemporaryDirectory() as scratch:
         path = pathlib.Path(scratch, "kernel.ptx")
         path.write_text(ptx)
-        run = subprocess.run(
-            [tool, "-v", f"-arch={target}", path, "-o", os.devnull], capture_output=True, text=True, timeout=120
-        )
+        command = [str(_ptxas()), "-v", f"-arch={target}", str(path), "-o", os.devnull]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=120)
     if run.returncode:
         raise RuntimeError(f"ptxas refused a program for {target}: {run.stderr[-2000:]}")
     return run.stderr
 
 
-_HEADER = f"{'kernel':6} {'kind':5} {'m':>5} {'n':>7} {'k':>6} {'regs':>4} {'spill':>5} {'smem KiB':>8} {'MMA':>4}"
+_HEADER = f"{'kernel':13} {'kind':5} {'m':>5} {'n':>7} {'k':>6} {'regs':>4} {'spill':>5} {'smem KiB':>8} {'MMA':>4}"
 
 
 def _line(kernel: str, kind: str, m: int, n: int, k: int, report: TritonReport) -> str:
     return (
-        f"{kernel:6} {kind:5} {m:5} {n:7} {k:6} {report.registers:4} {report.spill_bytes:5} "
+        f"{kernel:13} {kind:5} {m:5} {n:7} {k:6} {report.registers:4} {report.spill_bytes:5} "
         f"{report.smem_bytes / 1024:8.1f} {report.tensor_instructions:4}"
     )
 
@@ -138,14 +149,15 @@ def main(arguments: list[str] | None = None) -> None:
     reason = dispatch.missing_reason()
     if reason is not None:
         raise SystemExit(f"nothing can be compiled here: {reason}")
+    print(versions())
     for gpu in DEVICES if options.gpu == "all" else [options.gpu]:
         print(f"{gpu}\n{_HEADER}", flush=True)
         for case in table_cases(options.all):
             for m in map(int, options.tokens.split(",")):
                 report = compile_matmul(case.kind, m, case.n, case.k, gpu)
-                print(_line("matmul", case.kind, m, case.n, case.k, report), flush=True)
+                print(_line("triton_matmul", case.kind, m, case.n, case.k, report), flush=True)
             report = compile_gather(case.kind, case.n, case.k, gpu)
-            print(_line("gather", case.kind, 64, case.n, case.k, report), flush=True)
+            print(_line("triton_gather", case.kind, 64, case.n, case.k, report), flush=True)
 
 
 if __name__ == "__main__":

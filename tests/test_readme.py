@@ -42,12 +42,14 @@ def test_the_table_of_gpu_kernels_is_what_the_dispatch_does():
     assert said == found
 
 
-def test_the_matrix_of_compiled_kernels_is_that_of_the_results_file():
-    text = support_matrix.TABLE.read_text()
-    assert support_matrix.replaced(README, support_matrix.render(text)) == README
-    rows = support_matrix.parse(text)
-    assert {gpu for gpu, _ in rows} == {"h100", "b200", "a100", "rtx4090", "rtx5090"}
-    assert all(set(cells) == set(support_matrix.KINDS) for (_, name), cells in rows.items() if "w4a4" not in name)
+def test_the_matrix_of_compiled_kernels_is_that_of_the_results_files():
+    texts = [path.read_text() for path in support_matrix.TABLES]
+    assert support_matrix.replaced(README, support_matrix.render(texts)) == README
+    for text, tools in zip(texts, (("jax", "ptxas"), ("jax", "jax-triton", "triton", "ptxas")), strict=True):
+        assert re.fullmatch(", ".join(rf"{tool} \d[\d.]*" for tool in tools), support_matrix.made_with(text))
+        rows = support_matrix.parse(text)
+        assert {gpu for gpu, _ in rows} == {"h100", "b200", "a100", "rtx4090", "rtx5090"}
+        assert all(set(cells) == set(support_matrix.KINDS) for (_, name), cells in rows.items() if "w4a4" not in name)
 
 
 def test_the_example_runs(tmp_path, monkeypatch):
