@@ -35,11 +35,13 @@ def _run(chosen: list[Benchmark], full: bool, rounds: int):
     """Results of the benchmarks, printed as they come."""
     import jax
 
+    from benchmarks.gpu_timing import launch_singly
     from benchmarks.harness import environment
     from benchmarks.machine import better_of, measure_machine
     from benchmarks.peers import missing_peers
     from benchmarks.records import Results
 
+    launch_singly()
     missing = missing_peers(sorted({peer for one in chosen for peer in one.peers}))
     refusals: dict[str, str] = {}
     records = []

@@ -1,37 +1,33 @@
 """Packed matmuls on a GPU: correctness of every case first, then time. Has not run on a GPU.
 
-    python -m benchmarks.bench_matmul_gpu [--kinds q4,w8] [--tokens 1,16,1024] [--all] [--json results.json]
+    python -m benchmarks.bench_matmul_gpu [--kinds q4,w8] [--tokens 1,16,1024] [--all] [--json results.json [--append]]
 
 For every weight and number of tokens: microseconds, bytes per second, fraction of the copy bandwidth and of the
 bfloat16 matrix rate measured in the same run, and how many times as long XLA's bfloat16 `x @ w.T` and the package's own
-`xla` implementation take. `--interpret` runs the same path on a CPU with tiny weights and the interpreter; its times
-mean nothing. Exit status 1 where there is no GPU or a case is wrong. Leaves out tuning (benchmarks.tune) and the CPU
-(bench_matmul). Source: ops-and-criteria.
+`xla` implementation take. A case that is wrong, or does not run, is named and not timed; the results file is written
+after each step, so that one that never ends costs only what comes after it. `--interpret` runs the same path on a CPU
+with tiny weights and the interpreter; its times mean nothing. Exit status 1 where there is no GPU or a case failed.
+Leaves out the checks (gpu_checks), tuning (benchmarks.tune) and the CPU (bench_matmul). Source: ops-and-criteria.
 """
 
 import argparse
 import dataclasses
-import os
 import pathlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from benchmarks import gpu_timing
 from benchmarks.cases import TOKENS, WEIGHT_CASES, WeightCase
+from benchmarks.gpu_checks import Checked, Session, activations, check, open_session
 from benchmarks.harness import Timing, environment
-from benchmarks.packed_weights import decode_rows, random_planes
-from benchmarks.random_weights import FORMATS_OF_KINDS
-from benchmarks.records import OURS, Record, Results, timed_record, write_results
-from ninfer_jax import ops
-from ninfer_jax.arrays import QuantizedTensor
-from ninfer_jax.planes import GroupedPlanes, NVFP4Planes, RowScaledPlanes
-from pallas_kernels import H100, WEIGHT_KINDS, Hardware, WeightPlanes, mosaic_gpu, visible_hardware
+from benchmarks.packed_weights import random_planes
+from benchmarks.peers import first_line
+from benchmarks.records import OURS, Record, Results, merged, read_results, timed_record, write_results
+from pallas_kernels import WEIGHT_KINDS, WeightPlanes
 from pallas_kernels.planes import plane_bytes
 
 #: What a session has time for: the two shapes of each kind that differ most, and the figures to beat.
@@ -49,7 +45,8 @@ QUICK_NAMES = (
 QUICK_TOKENS = (1, 16, 64, 1024)
 TINY_CASES = tuple(WeightCase(f"tiny {kind}", kind, 128, 256) for kind in WEIGHT_KINDS)
 TINY_TOKENS = (1, 17)
-_CHECKED_ROWS = 256
+#: Part of the time that checks may take.
+_CHECKING = 0.6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,135 +78,104 @@ class Result:
     xla_packed_ratio: float
 
 
-@dataclasses.dataclass(frozen=True)
-class Session:
-    """What all cases of a run share.
+@dataclasses.dataclass
+class Outcome:
+    """What became of the cases.
 
     Attributes:
-      clock: how to time.
-      hardware: the device.
-      interpret: what kernels are interpreted with, or False.
+      results: those timed.
+      failed: case -> what is wrong with it.
+      left: cases for which there was no time.
     """
 
-    clock: gpu_timing.Clock
-    hardware: Hardware
-    interpret: Any
-
-    def copies(self, nbytes: int) -> int:
-        """Copies of a weight of that many bytes to rotate; the interpreter runs one kernel at a time."""
-        return gpu_timing.copies_to_rotate(nbytes, self.hardware) if self.interpret is False else 1
-
-    def matmul(self, case: WeightCase):
-        """x, planes -> y for a weight."""
-        return lambda x, planes: mosaic_gpu.matmul(
-            x,
-            WeightPlanes(*planes),
-            kind=case.kind,
-            n=case.n,
-            k=case.k,
-            hardware=self.hardware,
-            interpret=self.interpret,
-        )
-
-
-def activations(m: int, k: int) -> jax.Array:
-    """bfloat16 [m, k], fresh for every shape."""
-    return jax.random.normal(jax.random.key(m * 1_000_003 + k), (m, k), jnp.bfloat16)
-
-
-def error_of(session: Session, case: WeightCase, planes: WeightPlanes, m: int) -> float:
-    """Relative L2 error of the rows of W that are checked: the first, the last and some between.
-
-    Infinite where y breaks the criterion of kernels with bfloat16 activations in any other way.
-    """
-    rows = np.unique(np.linspace(0, case.n - 1, min(case.n, _CHECKED_ROWS)).astype(np.int64))
-    x = activations(m, case.k)
-    gpu_timing.poison(2 * m * case.n)
-    y = np.asarray(jax.jit(session.matmul(case))(x, tuple(planes))).astype(np.float64)[:, rows]
-    reference = np.asarray(x).astype(np.float64) @ decode_rows(planes, case.kind, case.k, rows).T
-    difference = np.abs(y - reference)
-    if not difference.max() <= 1 / 256 + 2 / 256 * np.abs(reference).max():  # also where it is NaN
-        return float("inf")
-    return float(np.linalg.norm(difference) / np.linalg.norm(reference))
-
-
-def packed_tensor(case: WeightCase, planes: WeightPlanes) -> QuantizedTensor:
-    """The weight as the package's own type."""
-    if case.kind == "nvfp4":
-        own = NVFP4Planes(planes.codes, planes.scales, np.asarray(planes.divisor))  # type: ignore[arg-type]
-    elif case.kind == "fp8":
-        own = RowScaledPlanes(planes.codes, planes.scales)  # type: ignore[arg-type]
-    else:
-        own = GroupedPlanes(planes.codes, planes.high, planes.scales)  # type: ignore[arg-type]
-    return QuantizedTensor(own, FORMATS_OF_KINDS[case.kind], case.k)
+    results: list[Result] = dataclasses.field(default_factory=list)
+    failed: dict[str, str] = dataclasses.field(default_factory=dict)
+    left: list[str] = dataclasses.field(default_factory=list)
 
 
 def time_case(
-    session: Session, case: WeightCase, planes: WeightPlanes, m: int, machine: dict[str, float], error: float
-):
-    """The `Result` of a case."""
-    x = activations(m, case.k)
-    nbytes = plane_bytes(case.kind, case.n, case.k)
-    seconds = gpu_timing.seconds_of(session.clock, session.matmul(case), x, tuple(planes), session.copies(nbytes))
-    dense = jax.random.normal(jax.random.key(0), (case.n, case.k), jnp.bfloat16)
-    xla = gpu_timing.seconds_of(session.clock, lambda x, w: x @ w.T, x, dense, session.copies(dense.nbytes))
-    packed = gpu_timing.seconds_of(
-        session.clock,
-        lambda x, w: ops.matmul(x, w, implementation="xla"),
-        x,
-        packed_tensor(case, planes),
-        session.copies(nbytes),
-    )
-    traffic = nbytes + 2 * m * (case.k + case.n)
+    session: Session, checked: Checked, planes: WeightPlanes, machine: dict[str, float], dense_seconds: float
+) -> Result:
+    """The `Result` of a case, whose programs are compiled already."""
+    case, m = checked.case, checked.m
+    pairs = gpu_timing.copies_of(activations(m, case.k), tuple(planes), checked.copies)
+    seconds = session.clock(checked.ours, (pairs,), checked.copies)
+    packed = session.clock(checked.packed, (pairs,), checked.copies)
+    traffic = plane_bytes(case.kind, case.n, case.k) + 2 * m * (case.k + case.n)
     return Result(
         name=case.name,
         kind=case.kind,
         n=case.n,
         k=case.k,
         m=m,
-        relative_error=error,
+        relative_error=checked.relative_error,
         microseconds=seconds * 1e6,
         bytes_per_second=traffic / seconds,
         copy_fraction=traffic / seconds / machine["copy_bytes_per_second"],
-        matrix_fraction=2.0 * m * case.n * case.k / seconds / machine["bf16_flops"],
-        xla_bf16_ratio=xla / seconds,
+        matrix_fraction=2.0 * m * case.n * case.k / seconds / machine["matrix_flops"],
+        xla_bf16_ratio=dense_seconds / seconds,
         xla_packed_ratio=packed / seconds,
     )
 
 
+def dense_seconds(session: Session, m: int, n: int, k: int) -> float:
+    """Seconds of XLA's bfloat16 `x @ w.T`."""
+    dense = jax.random.normal(jax.random.key(0), (n, k), jnp.bfloat16)
+    copies = session.copies(dense.nbytes)
+    return gpu_timing.seconds_of(session.clock, lambda x, w: x @ w.T, activations(m, k), dense, copies)
+
+
 def run(
-    session: Session, cases: Sequence[WeightCase], tokens: Sequence[int], machine: dict[str, float], seconds: float
-):
-    """Check every case, then time as many as there is time for.
+    session: Session, cases: Sequence[WeightCase], tokens: Sequence[int], machine: dict[str, float], seconds: float,
+    report: Callable[[Outcome], None],
+) -> Outcome:  # fmt: skip
+    """Check the cases, then time those that are right, as far as there is time.
 
     Args:
       session: what the cases share.
       cases: weights.
       tokens: numbers of tokens.
       machine: what the machine itself does.
-      seconds: how long to go on timing.
-
-    Returns:
-      The results, and the cases that were not timed.
-
-    Raises:
-      SystemExit: a case is wrong; the message names all that are.
+      seconds: how long to go on; checks take a part of it at most.
+      report: called with what there is, after the checks and after every case timed.
     """
-    start = time.monotonic()
+    start, outcome = time.monotonic(), Outcome()
     weights = {case: random_planes(case.kind, case.n, case.k) for case in cases}
-    errors = {(case, m): error_of(session, case, weights[case], m) for case in cases for m in tokens}
-    wrong = [f"{case.name} m={m} ({error:.3g})" for (case, m), error in errors.items() if error > 1 / 256]
-    if wrong:
-        raise SystemExit(f"relative error above 1/256, nothing was timed: {', '.join(wrong)}")
-    print(f"{len(errors)} cases right, largest relative error {max(errors.values()):.2e}", flush=True)
-    results, left = [], []
-    for (case, m), error in errors.items():
-        if time.monotonic() - start > seconds:
-            left.append(f"{case.name} m={m}")
+    checked: list[Checked] = []
+    for case, m in ((case, m) for case in cases for m in tokens):
+        if time.monotonic() - start > _CHECKING * seconds:
+            outcome.left.append(f"{case.name} m={m}")
             continue
-        results.append(time_case(session, case, weights[case], m, machine, error))
-        print(line(results[-1]), flush=True)
-    return results, left
+        _attempt(outcome, case, m, lambda case=case, m=m: checked.append(check(session, case, weights[case], m)))
+    outcome.failed |= {f"{one.case.name} m={one.m}": one.fault for one in checked if one.fault}
+    right = [one for one in checked if not one.fault]
+    worst = max((one.relative_error for one in right), default=0.0)
+    print(f"{len(right)} cases right, largest relative error {worst:.2e}", flush=True)
+    report(outcome)
+    dense: dict[tuple[int, int, int], float] = {}
+    for one in right:
+        case, m = one.case, one.m
+        if time.monotonic() - start > seconds:
+            outcome.left.append(f"{case.name} m={m}")
+            continue
+
+        def timed(one: Checked = one, key: tuple[int, int, int] = (m, case.n, case.k)) -> None:
+            dense[key] = dense.get(key) or dense_seconds(session, *key)
+            outcome.results.append(time_case(session, one, weights[one.case], machine, dense[key]))
+            print(line(outcome.results[-1]), flush=True)
+
+        _attempt(outcome, case, m, timed)
+        report(outcome)
+    return outcome
+
+
+def _attempt(outcome: Outcome, case: WeightCase, m: int, step: Callable[[], None]) -> None:
+    """Take a step of a case; whatever a compiler or a device says against it is noted, and the others go on."""
+    print(f"  {case.name} m={m}", file=sys.stderr, flush=True)  # the last one named is the one that never ended
+    try:
+        step()
+    except Exception as error:
+        outcome.failed[f"{case.name} m={m}"] = first_line(error)
 
 
 def line(result: Result) -> str:
@@ -248,33 +214,16 @@ def measure_machine(clock: gpu_timing.Clock, tiny: bool) -> dict[str, float]:
     """Copy bandwidth and bfloat16 matrix rate of this machine, now."""
     return {
         "copy_bytes_per_second": gpu_timing.copy_bandwidth(clock, 1 << (16 if tiny else 29)),
-        "bf16_flops": gpu_timing.matrix_rate(clock, 64 if tiny else 8192),
+        "matrix_flops": gpu_timing.matrix_rate(clock, 64 if tiny else 8192),
     }
 
 
-def open_session(interpret: bool) -> Session:
-    """The session of a dry run, or of the GPU there is.
-
-    Raises:
-      SystemExit: there is no GPU the kernels run on; the message says why.
-    """
-    if interpret:
-        import jax.experimental.pallas.mosaic_gpu as plgpu
-
-        # The interpreter runs the warpgroups of all blocks as threads that wait for each other, in the CPU client's
-        # pool, which has one a core unless told otherwise before it is made.
-        os.environ.setdefault("NPROC", "16")
-        two = dataclasses.replace(H100, sms=2)
-        return Session(gpu_timing.WallClock(), two, plgpu.InterpretGPUParams())  # type: ignore[attr-defined]
-    hardware = visible_hardware()
-    if hardware is None:
-        raise SystemExit("no GPU: jax sees none; run this on one, or with --interpret for a dry run on the CPU")
-    reason = mosaic_gpu.unsupported_reason(
-        kind="q4", m=1, n=128, k=128, x_dtype=jnp.bfloat16, out_dtype=jnp.bfloat16, hardware=hardware
-    )
-    if reason is not None:
-        raise SystemExit(f"no kernel for {hardware.name}: {reason}")
-    return Session(gpu_timing.CuptiClock(), hardware, False)
+def results_of(session: Session, outcome: Outcome, machine: dict[str, float]) -> Results:
+    """A run as it is written to a file."""
+    refusals = outcome.failed | dict.fromkeys(outcome.left, "not timed for want of time")
+    described = {**environment(), "clock": session.clock.name, "interpreted": session.interpret is not False}
+    records = tuple(record for result in outcome.results for record in records_of(result))
+    return Results(described, machine, records, refusals=refusals)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -284,7 +233,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tokens", help="numbers of tokens, comma separated")
     parser.add_argument("--all", action="store_true", help="every registered weight and number of tokens")
     parser.add_argument("--json", type=pathlib.Path, help="where to write the results")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop timing after so long")
+    parser.add_argument("--append", action="store_true", help="to what the results file has already")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
     parser.add_argument("--interpret", action="store_true", help="dry run on the CPU with tiny weights")
     options = parser.parse_args(arguments)
     session = open_session(options.interpret)
@@ -292,17 +242,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     cases = TINY_CASES if options.interpret else [c for c in WEIGHT_CASES if options.all or c.name in QUICK_NAMES]
     tokens = TINY_TOKENS if options.interpret else TOKENS if options.all else QUICK_TOKENS
     tokens = tuple(int(m) for m in options.tokens.split(",")) if options.tokens else tokens
+    before = read_results(options.json) if options.append and options.json.exists() else None
     machine = measure_machine(session.clock, options.interpret)
-    selected = [case for case in cases if case.kind in kinds]
-    results, left = run(session, selected, tokens, machine, options.seconds)
-    if left:
-        print(f"not timed for want of time: {', '.join(left)}")
-    if options.json is not None:
-        rates = {"copy_bytes_per_second": machine["copy_bytes_per_second"], "matrix_flops": machine["bf16_flops"]}
-        records = tuple(record for result in results for record in records_of(result))
-        refusals = dict.fromkeys(left, "not timed for want of time")
-        described = {**environment(), "interpreted": options.interpret}
-        write_results(options.json, Results(described, rates, records, refusals=refusals))
+
+    def report(outcome: Outcome) -> None:
+        if options.json is not None:
+            now = results_of(session, outcome, machine)
+            write_results(options.json, now if before is None else merged(before, now))
+
+    outcome = run(session, [c for c in cases if c.kind in kinds], tokens, machine, options.seconds, report)
+    report(outcome)
+    if outcome.left:
+        print(f"not timed for want of time: {', '.join(outcome.left)}")
+    if outcome.failed:
+        raise SystemExit("failed, not timed:\n" + "\n".join(f"  {name}: {why}" for name, why in outcome.failed.items()))
 
 
 if __name__ == "__main__":

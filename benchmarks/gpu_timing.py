@@ -1,11 +1,13 @@
 """Seconds of a call on a GPU, by CUPTI's kernel records, with the weight out of the second level cache; and what the
-machine itself does: copy bandwidth and bfloat16 matrix rate, which every figure is a fraction of.
+machine itself does: copy bandwidth and matrix rate, which every figure is a fraction of.
 
 A timed program calls the function once for each of several copies of the weight, together larger than twice the cache,
-so each call finds its own copy in device memory. `WallClock` is for dry runs on a CPU, whose times mean nothing.
+so each call finds its own copy in device memory. `WallClock` is for dry runs on a CPU, whose times mean nothing, and
+for a GPU whose CUPTI another tool holds. Leaves out what is timed. Has not run on a GPU.
 """
 
 import math
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -17,9 +19,13 @@ import numpy as np
 
 from pallas_kernels.hardware import Hardware
 
+_MOST_COPIES = 64
+
 
 class Clock(Protocol):
     """Times a program that calls a function several times."""
+
+    name: str
 
     def __call__(self, program: Callable, arguments: Sequence[Any], calls: int) -> float:
         """Seconds of one of the program's calls."""
@@ -29,11 +35,17 @@ class Clock(Protocol):
 class CuptiClock:
     """Kernel times as the driver records them: no launch overhead, no host."""
 
+    name = "cupti"
+
     def __init__(self, iterations: int = 7):
-        self.iterations = iterations
+        self.iterations = max(2, iterations)
 
     def __call__(self, program: Callable, arguments: Sequence[Any], calls: int) -> float:
-        """Median over runs of the program of a run's seconds a call, all kernels of the call counted."""
+        """Median over runs of the program of a run's seconds a call, all kernels of the call counted.
+
+        Raises:
+          RuntimeError: CUPTI recorded nothing, or not the same kernels in every run.
+        """
         from jax.experimental.mosaic.gpu import profiler
 
         _, runs = profiler.measure(program, aggregate=True, iterations=self.iterations)(*arguments)
@@ -43,19 +55,59 @@ class CuptiClock:
 
 
 class WallClock:
-    """Wall time of a call, for dry runs."""
+    """Wall time of a call; on a GPU the gaps between kernels are in it, and launching where that takes longer."""
+
+    name = "wall"
+
+    def __init__(self, iterations: int = 1):
+        self.iterations = iterations
 
     def __call__(self, program: Callable, arguments: Sequence[Any], calls: int) -> float:
-        """Seconds of one of the program's calls, of a single run after one that compiles."""
+        """Seconds of one of the program's calls, of runs that follow one another after one that compiles."""
         jax.block_until_ready(program(*arguments))
         start = time.perf_counter()
-        jax.block_until_ready(program(*arguments))
-        return (time.perf_counter() - start) / calls
+        for _ in range(self.iterations):
+            result = program(*arguments)
+        jax.block_until_ready(result)
+        return (time.perf_counter() - start) / calls / self.iterations
+
+
+def launch_singly() -> None:
+    """Have XLA launch every kernel by itself; to be called before jax first looks for devices.
+
+    In a CUDA graph independent kernels overlap, and the sum of their times is no time that passes.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "xla_gpu_enable_command_buffer" not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_enable_command_buffer=".strip()
+
+
+def device_clock(iterations: int = 7) -> Clock:
+    """CUPTI's clock where it records a kernel, else the wall's."""
+    clock = CuptiClock(iterations)
+    try:
+        clock(jax.jit(lambda x: x + 1), (jnp.ones(1 << 20),), 1)
+    except (ImportError, RuntimeError) as error:
+        print(f"timing by the wall, because CUPTI does not work: {error}", flush=True)
+        return WallClock(max(2, iterations))
+    return clock
 
 
 def copies_to_rotate(nbytes: int, hardware: Hardware) -> int:
-    """Copies of a weight that together exceed twice the second level cache; 2 at least, 16 at most."""
-    return min(16, max(2, math.ceil(2 * hardware.l2_bytes / nbytes)))
+    """Copies of a weight that together exceed twice the second level cache; 2 at least, 64 at most."""
+    return min(_MOST_COPIES, max(2, math.ceil(2 * hardware.l2_bytes / nbytes)))
+
+
+def copies_of(x: Any, weight: Any, copies: int) -> list[tuple[Any, Any]]:
+    """So many copies of activations and a weight; x too, so that nothing made of it is shared between calls."""
+    placed = jax.device_put((x, weight))
+    return [jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), placed) for _ in range(copies)]
+
+
+def rotation(function: Callable) -> Callable:
+    """A program that calls function(x, weight) for each pair of a list; the function is traced and lowered once."""
+    one = jax.jit(function)
+    return jax.jit(lambda pairs: [one(x, weight) for x, weight in pairs])
 
 
 def seconds_of(clock: Clock, function: Callable, x: Any, weight: Any, copies: int) -> float:
@@ -66,11 +118,9 @@ def seconds_of(clock: Clock, function: Callable, x: Any, weight: Any, copies: in
       function: takes x and a pytree of arrays.
       x: activations.
       weight: the pytree, on the host or the device.
-      copies: how many copies to make; x is copied too, so that nothing made of it is shared between calls.
+      copies: how many copies to make.
     """
-    pairs = [jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), (x, weight)) for _ in range(copies)]
-    program = jax.jit(lambda pairs: [function(x, w) for x, w in pairs])
-    return clock(program, (pairs,), copies)
+    return clock(rotation(function), (copies_of(x, weight, copies),), copies)
 
 
 def poison(nbytes: int) -> None:
@@ -79,8 +129,8 @@ def poison(nbytes: int) -> None:
 
 
 def copy_bandwidth(clock: Clock, nbytes: int) -> float:
-    """Bytes per second, read plus written, of a plain elementwise copy of that many bytes."""
-    words = jnp.zeros((nbytes // 4,), jnp.uint32)
+    """Bytes per second, read plus written, of a plain elementwise copy of that many random bytes."""
+    words = jax.random.bits(jax.random.key(0), (nbytes // 4,), jnp.uint32)
     seconds = seconds_of(clock, lambda one, buffer: buffer + one, jnp.uint32(1), words, 2)
     return 2 * nbytes / seconds
 

@@ -27,7 +27,7 @@ def measure_machine(rounds: int = 8) -> dict[str, float]:
         rounds: how often each is timed; the best counts.
     """
     if jax.default_backend() == "gpu":
-        clock = gpu_timing.CuptiClock(rounds)
+        clock = gpu_timing.device_clock(rounds)
         return {
             "copy_bytes_per_second": gpu_timing.copy_bandwidth(clock, _GPU_COPY_NBYTES),
             "matrix_flops": gpu_timing.matrix_rate(clock, _GPU_MATRIX),

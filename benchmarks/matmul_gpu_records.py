@@ -8,17 +8,18 @@ from collections.abc import Iterator
 
 from benchmarks import bench_matmul_gpu as bench
 from benchmarks.cases import TOKENS, WEIGHT_CASES
+from benchmarks.gpu_checks import open_session
 from benchmarks.records import Record
 from benchmarks.suite import Settings
 
 
 def run(settings: Settings) -> Iterator[Record]:
-    """Two records a case: the kernel, and XLA's bfloat16 product."""
-    session = bench.open_session(interpret=False)
+    """Three records a case: the kernel, XLA's bfloat16 product, and XLA's from the packed weight."""
+    session = open_session(interpret=False)
     cases = [case for case in WEIGHT_CASES if not settings.quick or case.name in bench.QUICK_NAMES]
     tokens = bench.QUICK_TOKENS if settings.quick else TOKENS
     machine = bench.measure_machine(session.clock, tiny=False)
-    results, left = bench.run(session, cases, tokens, machine, float("inf"))
-    settings.refusals.update(dict.fromkeys(left, "not timed for want of time"))
-    for result in results:
+    outcome = bench.run(session, cases, tokens, machine, float("inf"), report=lambda outcome: None)
+    settings.refusals.update(outcome.failed)
+    for result in outcome.results:
         yield from bench.records_of(result)

@@ -60,7 +60,7 @@ def accepted(
         try:
             jax.block_until_ready(call())
         except Exception as error:  # another project's code may raise anything; the run goes on without it
-            refusals[f"{name}, {where}"] = _first_line(error)
+            refusals[f"{name}, {where}"] = first_line(error)
         else:
             kept[name] = call
     return kept
@@ -73,9 +73,9 @@ def _reason(peer: Peer) -> str | None:
     except ModuleNotFoundError as error:
         if error.name == peer.module:
             return f"not installed: python3 -m pip install {peer.name}"
-        return f"does not import: {_first_line(error)}"
+        return f"does not import: {first_line(error)}"
     except Exception as error:  # a package built for another machine or jax fails in any way it likes
-        return f"does not import: {_first_line(error)}"
+        return f"does not import: {first_line(error)}"
     return None
 
 
@@ -86,6 +86,7 @@ def _parse_no_flags() -> None:
         flags.FLAGS(["benchmarks"])
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Kind and first line of an exception."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__

@@ -96,9 +96,19 @@ def timed_record(
     )
 
 
+def merged(first: Results, second: Results) -> Results:
+    """Two runs of one machine as one: what the second has anew counts, and the better figures of the machine."""
+    records = {record.key: record for run in (first, second) for record in run.records}
+    machine = {name: max(first.machine[name], value) for name, value in second.machine.items()}
+    missing = {**first.missing_peers, **second.missing_peers}
+    return Results(second.environment, machine, tuple(records.values()), missing, {**first.refusals, **second.refusals})
+
+
 def write_results(path: Path, results: Results) -> None:
-    """Write a run as JSON."""
-    path.write_text(json.dumps(dataclasses.asdict(results), indent=1) + "\n", encoding="utf-8")
+    """Write a run as JSON; a file that is there already is replaced whole, or not at all."""
+    beside = path.with_name(path.name + ".part")
+    beside.write_text(json.dumps(dataclasses.asdict(results), indent=1) + "\n", encoding="utf-8")
+    beside.replace(path)
 
 
 def read_results(path: Path) -> Results:

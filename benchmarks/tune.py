@@ -23,8 +23,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import gpu_timing
-from benchmarks.bench_matmul_gpu import TINY_CASES, TINY_TOKENS, Session, activations, open_session
+from benchmarks.bench_matmul_gpu import TINY_CASES, TINY_TOKENS
 from benchmarks.cases import TOKENS, WEIGHT_CASES, WeightCase
+from benchmarks.gpu_checks import Session, activations, open_session
 from benchmarks.packed_weights import decode_rows, random_planes
 from pallas_kernels import H100, WEIGHT_KINDS, Hardware, WeightPlanes, autotune
 from pallas_kernels.autotune import Measurement, Problem, TuningTable

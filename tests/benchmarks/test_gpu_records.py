@@ -1,9 +1,12 @@
 """bench_matmul_gpu's file is a results file: the figures of a case and of XLA's products, and what was not timed."""
 
+import dataclasses
+
 import pytest
 
-from benchmarks import bench_matmul_gpu as bench
+from benchmarks import bench_matmul_gpu as bench, gpu_checks, gpu_timing
 from benchmarks.records import read_results
+from pallas_kernels import H100
 
 RESULT = bench.Result(
     name="tiny",
@@ -35,14 +38,24 @@ def test_a_case_is_three_records():
     assert ours.figures == {"relative_error": 1e-3}
 
 
-def test_the_file_of_a_run_reads_back(monkeypatch, tmp_path):
-    machine = {"copy_bytes_per_second": 4e9, "bf16_flops": 1e12}
-    monkeypatch.setattr(bench, "open_session", lambda interpret: bench.Session(None, None, interpret))  # type: ignore[arg-type]
+def test_the_file_of_a_run_reads_back_and_takes_another(monkeypatch, tmp_path):
+    machine = {"copy_bytes_per_second": 4e9, "matrix_flops": 1e12}
+    other = dataclasses.replace(RESULT, name="other", bytes_per_second=1e9)
+    runs = iter(
+        [bench.Outcome([RESULT], left=["tiny m=17"]), bench.Outcome([other], failed={"other m=17": "it is a race"})]
+    )
+    session = gpu_checks.Session(gpu_timing.WallClock(), H100, True)
+    monkeypatch.setattr(bench, "open_session", lambda interpret: session)
     monkeypatch.setattr(bench, "measure_machine", lambda clock, tiny: machine)
-    monkeypatch.setattr(bench, "run", lambda *arguments: ([RESULT], ["tiny m=17"]))
-    bench.main(["--interpret", "--json", str(tmp_path / "gpu.json")])
+    monkeypatch.setattr(bench, "run", lambda *arguments: next(runs))
+    options = ["--interpret", "--append", "--json", str(tmp_path / "gpu.json")]
+    bench.main(options)
+    with pytest.raises(SystemExit, match=r"other m=17: it is a race"):
+        bench.main(options)
     results = read_results(tmp_path / "gpu.json")
     assert results.environment["interpreted"] is True
+    assert results.environment["clock"] == "wall"
     assert results.machine["matrix_flops"] == 1e12
-    assert results.refusals == {"tiny m=17": "not timed for want of time"}
+    assert results.refusals == {"tiny m=17": "not timed for want of time", "other m=17": "it is a race"}
+    assert [record.case.split()[0] for record in results.records] == ["tiny"] * 3 + ["other"] * 3
     assert results.share_of_floor(results.records[0]) == pytest.approx(0.5)

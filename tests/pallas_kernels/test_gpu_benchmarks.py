@@ -8,8 +8,9 @@ if jax.__version_info__ < (0, 11, 2):
 
 import numpy as np
 
-from benchmarks import bench_matmul_gpu, tune
+from benchmarks import bench_matmul_gpu, gpu_checks, tune
 from benchmarks.packed_weights import decode_rows, random_planes
+from benchmarks.records import read_results
 from pallas_kernels import autotune, visible_hardware
 from pallas_kernels.tiling import WEIGHT_KINDS
 from tests.pallas_kernels.weights import random_weight
@@ -26,10 +27,33 @@ def test_benchmark_checks_then_times_and_writes_results(tmp_path, capsys):
     assert '"interpreted": true' in results.read_text()
 
 
-def test_benchmark_times_nothing_where_a_case_is_wrong(monkeypatch):
-    monkeypatch.setattr(bench_matmul_gpu, "decode_rows", lambda *args: decode_rows(*args) + 1)
-    with pytest.raises(SystemExit, match="tiny q4 m=17"):
-        bench_matmul_gpu.main(OPTIONS)
+def _wrong_rows(monkeypatch):
+    monkeypatch.setattr(gpu_checks, "decode_rows", lambda *args: decode_rows(*args) + 1)
+    return "relative error"
+
+
+def _wrong_elsewhere(monkeypatch):
+    product = gpu_checks.ops.matmul
+    monkeypatch.setattr(gpu_checks.ops, "matmul", lambda *args, **named: product(*args, **named).at[-1, 5].add(9))
+    return "outside of the rows checked differ"
+
+
+def _no_kernel(monkeypatch):
+    def refuse(*arguments, **named):
+        raise ValueError("no such kernel\nand a long story")
+
+    monkeypatch.setattr(gpu_checks.mosaic_gpu, "matmul", refuse)
+    return r"tiny q4 m=17: ValueError: no such kernel$"
+
+
+@pytest.mark.parametrize("spoil", [_wrong_rows, _wrong_elsewhere, _no_kernel])
+def test_benchmark_names_and_does_not_time_what_is_wrong(spoil, monkeypatch, tmp_path, capsys):
+    reason, results = spoil(monkeypatch), tmp_path / "results.json"
+    with pytest.raises(SystemExit, match=reason):
+        bench_matmul_gpu.main([*OPTIONS, "--json", str(results)])
+    assert " us " not in capsys.readouterr().out
+    written = read_results(results)
+    assert (written.records, list(written.refusals)) == ((), ["tiny q4 m=17"])
 
 
 def test_tuner_writes_a_table_that_is_read_back(tmp_path):
