@@ -31,31 +31,44 @@ def _chosen(names: Iterable[str]) -> list[Benchmark]:
     return [BENCHMARKS[name] for name in dict.fromkeys(names)] or list(BENCHMARKS.values())
 
 
-def _run(chosen: list[Benchmark], full: bool, rounds: int):
-    """Results of the benchmarks, printed as they come."""
+def _run(chosen: list[Benchmark], full: bool, rounds: int, json_path: Path | None):
+    """Results of the benchmarks; the file is written after each, so that a later one that ends the run costs nothing.
+
+    Returns the results, and the names of the benchmarks that failed, whose reasons are among the refusals.
+    """
     import jax
 
     from benchmarks.gpu_timing import launch_singly
     from benchmarks.harness import environment
     from benchmarks.machine import better_of, measure_machine
-    from benchmarks.peers import missing_peers
-    from benchmarks.records import Results
+    from benchmarks.peers import first_line, missing_peers
+    from benchmarks.records import Results, write_results
+
+    def keep(results: Results) -> None:
+        if json_path is not None:
+            write_results(json_path, results)
 
     launch_singly()
     missing = missing_peers(sorted({peer for one in chosen for peer in one.peers}))
     refusals: dict[str, str] = {}
-    records = []
+    records, failed = [], []
     machine = measure_machine()
-    for one in chosen:
-        if one.needs_gpu and jax.default_backend() != "gpu":
-            refusals[one.name] = f"needs a GPU, jax has {jax.default_backend()}"
-            continue
+    backend = jax.default_backend()
+    refusals |= {one.name: f"needs a GPU, jax has {backend}" for one in chosen if one.needs_gpu and backend != "gpu"}
+    for one in (one for one in chosen if one.name not in refusals):
         started = time.perf_counter()
         peers = tuple(peer for peer in one.peers if peer not in missing)
-        records += one.run(Settings(quick=not full, rounds=rounds, peers=peers, refusals=refusals))
+        try:
+            records.extend(one.run(Settings(quick=not full, rounds=rounds, peers=peers, refusals=refusals)))
+        except Exception as error:  # one that fails must not cost the others their results
+            refusals[one.name] = f"failed: {first_line(error)}"
+            failed.append(one.name)
         machine = better_of(machine, measure_machine())
+        keep(Results(environment(), machine, tuple(records), missing, refusals))
         _CONSOLE.print(f"{one.name}: {time.perf_counter() - started:.0f} s")
-    return Results(environment(), machine, tuple(records), missing, refusals)
+    results = Results(environment(), machine, tuple(records), missing, refusals)
+    keep(results)
+    return results, failed
 
 
 def _show(results) -> None:
@@ -99,12 +112,10 @@ def main(names: tuple[str, ...], list_only: bool, full: bool, rounds: int, json_
     chosen = _chosen(names)
     if json_path is not None and not json_path.parent.is_dir():
         raise click.UsageError(f"{json_path.parent} is no folder; make it first")
-    results = _run(chosen, full, rounds)
+    results, failed = _run(chosen, full, rounds, json_path)
     _show(results)
-    if json_path is not None:
-        from benchmarks.records import write_results
-
-        write_results(json_path, results)
+    if failed:
+        raise click.ClickException(f"failed: {', '.join(failed)}; the reasons are above")
 
 
 if __name__ == "__main__":

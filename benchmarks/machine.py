@@ -3,9 +3,11 @@
 On a GPU the clock is CUPTI's and the second level cache is got out of the way (gpu_timing); elsewhere it is the wall.
 On a CPU the fastest of several ways counts, on buffers far larger than a cache, and short calls, because other
 processes disturb long ones. A run measures before and after each benchmark and keeps the better figure of each.
+Also whether a case fits in its memory.
 """
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -38,6 +40,26 @@ def measure_machine(rounds: int = 8) -> dict[str, float]:
     named = time_in_turns({str(key): call for key, call in products.items()}, rounds)
     rates = [2.0 * m * n * k / named[str((m, n, k, name))].best for m, n, k, name in products]
     return {"copy_bytes_per_second": 2 * _CPU_COPY_NBYTES / copy, "matrix_flops": max(rates)}
+
+
+def too_large(nbytes: float) -> str | None:
+    """Why a case that needs so many bytes at once is left out, or None: it may take half of the memory that is free."""
+    free = _free_bytes()
+    if free is None or nbytes <= free / 2:
+        return None
+    return f"needs {nbytes / 1e9:.1f} GB at once, and may take half of the {free / 1e9:.1f} GB that are free"
+
+
+def _free_bytes() -> int | None:
+    """Memory of the default device that is free; None where nothing says."""
+    if jax.default_backend() == "cpu":
+        try:
+            lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        except OSError:
+            return None
+        return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), None)
+    stats = jax.devices()[0].memory_stats() or {}
+    return stats["bytes_limit"] - stats["bytes_in_use"] if {"bytes_limit", "bytes_in_use"} <= stats.keys() else None
 
 
 def better_of(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:

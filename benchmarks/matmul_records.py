@@ -15,6 +15,7 @@ import numpy as np
 
 from benchmarks.cases import LLAMA_8B_CASES, WEIGHT_CASES, WeightCase
 from benchmarks.harness import time_in_turns
+from benchmarks.machine import too_large
 from benchmarks.packed_weights import decode_rows
 from benchmarks.peers import accepted, load
 from benchmarks.random_weights import FORMATS_OF_KINDS, random_dense, random_weight
@@ -33,12 +34,18 @@ FULL_TOKENS = (1, 16, 64, 1024)
 #: The peers' type for a kind, and the columns that share a scale (0: all of a row).
 PEER_TYPES = {"q4": ("int4", 64), "w8": ("int8", 32), "fp8": ("float8_e4m3fn", 0)}
 _CHECKED_ROWS = 64
+#: What a case holds at once for every weight: dense bfloat16 and float32, and what XLA's products write of them.
+_BYTES_A_WEIGHT = 14
 
 
 def run(settings: Settings) -> Iterator[Record]:
     """Records of every weight, number of tokens and implementation."""
     for case in WEIGHT_CASES + LLAMA_8B_CASES:
         if settings.quick and case.name not in QUICK_NAMES:
+            continue
+        reason = too_large(_BYTES_A_WEIGHT * case.n * case.k)
+        if reason is not None:
+            settings.refusals[f"matmul {case.name}"] = reason
             continue
         w = random_weight(FORMATS_OF_KINDS[case.kind], case.n, case.k)
         dense = random_dense(case.n, case.k)

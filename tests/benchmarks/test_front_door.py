@@ -71,6 +71,24 @@ def test_a_run_writes_records_and_names_what_was_left_out(tiny_suite, tmp_path):
     assert {"commit", "device", "jax"} <= json.loads((tmp_path / "run.json").read_text())["environment"].keys()
 
 
+def broken(settings):
+    """A benchmark that measures once and then fails."""
+    yield timed_record("broken", "first case", "ninfer-jax", Timing(1.0, 0.5), work=1, unit="calls/s")
+    raise ValueError("wrong product\nmore")
+
+
+def test_one_that_fails_costs_the_others_nothing(tiny_suite, tmp_path):
+    entries = importlib.import_module("benchmarks.__main__").BENCHMARKS
+    first = {"broken": Benchmark("broken", "nothing", f"{__name__}:broken")}
+    entries |= {**first, "after": Benchmark("after", "nothing", f"{__name__}:tiny")}
+    result = CliRunner().invoke(main, ["broken", "after", "--json", str(tmp_path / "run.json")])
+    assert result.exit_code == 1
+    assert "failed: broken" in result.output
+    results = read_results(tmp_path / "run.json")
+    assert [r.benchmark for r in results.records] == ["broken", "tiny", "tiny"]
+    assert results.refusals["broken"] == "failed: ValueError: wrong product"
+
+
 def test_names_select_and_repeat_once(tiny_suite):
     result = CliRunner().invoke(main, ["tiny", "tiny"])
     assert result.exit_code == 0, result.output

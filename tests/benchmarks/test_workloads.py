@@ -1,17 +1,19 @@
 """What the benchmarks are given to measure: legal words, true byte counts, and a check that sees a wrong product."""
 
 import dataclasses
+import os
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import bench_decode, bench_experts, bench_load, matmul_records
+from benchmarks import bench_decode, bench_experts, bench_load, machine, matmul_records
 from benchmarks.cases import EMBEDDING_CASES, LLAMA_8B_CASES, WEIGHT_CASES, WeightCase
 from benchmarks.harness import time_in_turns
 from benchmarks.machine import better_of
 from benchmarks.random_weights import FORMATS_OF_KINDS, random_dense, random_host_planes, random_weight
+from benchmarks.suite import Settings
 from ninfer_jax.arrays import load
 from ninfer_jax.codecs import check_words
 from ninfer_jax.layouts import encoded_size, unpack
@@ -63,6 +65,7 @@ def test_bytes_of_a_token_are_those_of_the_layouts(format):
     cache = 2 * 2 * (2 * 8 * 2 * 32)
     assert bench_decode.weight_bytes(params) == weights
     assert bench_decode.bytes_of_a_token(TINY, params) == weights + size(256, 128) // 256 + cache
+    assert bench_decode.model_bytes(TINY, format) == weights - norms + size(256, 128)
     assert bench_decode.weight_count(TINY) == sum(n * k for n, k in shapes)
 
 
@@ -103,6 +106,21 @@ def test_candidates_take_turns():
     timings = time_in_turns({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 2)
     assert calls == ["a", "b"] * 3
     assert all(0 <= t.best <= t.median for t in timings.values())
+
+
+def test_what_does_not_fit_is_left_out_with_the_sizes(monkeypatch):
+    monkeypatch.setattr(machine, "_free_bytes", lambda: 8_000_000_000)
+    assert machine.too_large(4e9) is None
+    assert machine.too_large(16e9) == "needs 16.0 GB at once, and may take half of the 8.0 GB that are free"
+    settings = Settings(quick=False)
+    monkeypatch.setattr(bench_decode, "FULL_FORMATS", ("W8G32_F16S",))
+    assert list(bench_decode.run(settings)) == []
+    assert list(settings.refusals) == ["decode 8B, context 1024, W8G32_F16S", "decode 8B, context 1024 BF16"]
+
+
+def test_free_memory_is_that_of_this_machine():
+    free = machine._free_bytes()
+    assert free is None or 1e6 < free <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_the_better_figure_of_the_machine_is_kept():
