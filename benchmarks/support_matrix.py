@@ -5,11 +5,14 @@
     python -m benchmarks.support_matrix
 
 The first two compile (jax >= 0.12 and the extra `aot`; the extra `triton`), the third rewrites README between the two
-marks. A cell is the most registers a thread of that kernel needs for that format over the shapes of the table, and the
-bytes it spills where it does. A table's first line says what it was made with. Leaves out compiling.
+marks. A cell is the most, over the shapes of the table, of the registers a thread of that kernel has for that format,
+of the instructions that unpack a weight, where they are counted, and of the bytes it spills, where it does. A table's
+first line says what it was made with. Leaves out compiling.
 """
 
+import math
 from pathlib import Path
+from typing import NamedTuple
 
 _RESULTS = Path(__file__).parent / "results"
 TABLES = (_RESULTS / "aot.txt", _RESULTS / "aot-triton.txt")
@@ -17,20 +20,35 @@ README = Path(__file__).parents[1] / "README.md"
 MARKS = ("<!-- made by python -m benchmarks.support_matrix -->\n", "<!-- end -->\n")
 KINDS = {"q4": "Q4", "q5": "Q5", "q6": "Q6", "w8": "W8", "nvfp4": "NVFP4", "fp8": "FP8"}
 _MADE_WITH = "made with "
+#: The column of those instructions; the Triton kernels' table has none, because their warps share what they unpack.
+_HEADING = "unpack/w"
 
 
-def parse(text: str) -> dict[tuple[str, str], dict[str, tuple[int, int]]]:
-    """Most registers and spill bytes by kind, for each GPU and kernel of a printed table."""
-    found: dict[tuple[str, str], dict[str, tuple[int, int]]] = {}
-    gpu = ""
+class Cell(NamedTuple):
+    """What was made of a kernel for a format: registers, spilled bytes, instructions that unpack a weight or nan."""
+
+    registers: int
+    spill: int
+    unpack: float
+
+    def __str__(self) -> str:
+        unpack = "" if math.isnan(self.unpack) else f" / {self.unpack:.1f}"
+        return f"{self.registers}{unpack}" + (f", spills {self.spill} B" if self.spill else "")
+
+
+def parse(text: str) -> dict[tuple[str, str], dict[str, Cell]]:
+    """The cells by kind, for each GPU and kernel of a printed table."""
+    found: dict[tuple[str, str], dict[str, Cell]] = {}
+    gpu, place = "", 0
     for words in map(str.split, text.splitlines()):
         if len(words) == 1:
             gpu = words[0]
+        elif _HEADING in words:
+            place = words.index(_HEADING) - words[: words.index(_HEADING)].count("KiB")
         elif len(words) > 6 and words[1] in KINDS:
-            kernel, kind, registers, spill = words[0], words[1], int(words[5]), int(words[6])
-            cells = found.setdefault((gpu, kernel), {})
-            before = cells.get(kind, (0, 0))
-            cells[kind] = (max(before[0], registers), max(before[1], spill))
+            cell = Cell(int(words[5]), int(words[6]), float(words[place]) if place else math.nan)
+            cells = found.setdefault((gpu, words[0]), {})
+            cells[words[1]] = Cell(*map(max, cells.get(words[1], cell), cell))
     return found
 
 
@@ -52,17 +70,10 @@ def render(texts: list[str]) -> str:
     rows = [row for text in texts for row in parse(text).items()]
     gpus = list(dict.fromkeys(gpu for (gpu, _), _ in rows))
     for (gpu, kernel), cells in sorted(rows, key=lambda row: gpus.index(row[0][0])):
-        row = [_cell(cells.get(kind)) for kind in KINDS]
+        row = [str(cells.get(kind, "-")) for kind in KINDS]
         lines.append(f"| {gpu.upper()} | `{kernel}` | {' | '.join(row)} |")
     said = [f"`benchmarks/results/{path.name}`: {made_with(text)}" for path, text in zip(TABLES, texts, strict=True)]
     return "\n".join([*lines, "", ";\n".join(said) + "."]) + "\n"
-
-
-def _cell(found: tuple[int, int] | None) -> str:
-    if found is None:
-        return "-"
-    registers, spill = found
-    return f"{registers}, spills {spill} B" if spill else str(registers)
 
 
 def replaced(readme: str, matrix: str) -> str:
