@@ -48,7 +48,10 @@ def parse(text: str) -> dict[tuple[str, str], dict[str, Cell]]:
         elif len(words) > 6 and words[1] in KINDS:
             cell = Cell(int(words[5]), int(words[6]), float(words[place]) if place else math.nan)
             cells = found.setdefault((gpu, words[0]), {})
-            cells[words[1]] = Cell(*map(max, cells.get(words[1], cell), cell))
+            other = cells.get(words[1], cell)
+            cells[words[1]] = Cell(
+                max(cell.registers, other.registers), max(cell.spill, other.spill), max(cell.unpack, other.unpack)
+            )
     return found
 
 
