@@ -206,7 +206,10 @@ _BUILDERS = {
     "prefill_sm100": "benchmarks.blackwell_builder:matmul",
     "mosaic_nvfp4_w4a4": "benchmarks.blackwell_builder:matmul",
     "portable_mma": "benchmarks.portable_builder:matmul",
+    "row_gather": "benchmarks.gather_builder:take_rows",
 }
+#: Row gathers are compiled for so many rows at least: several of them share a block.
+_GATHERED = 1024
 #: Devices whose bounds are given, by the one whose machine code they run.
 _DEVICES = {
     "h100": ("h100", "h200"), "b200": ("b200",), "a100": ("a100",), "rtx4090": ("rtx4090",), "rtx5090": ("rtx5090",),
@@ -219,7 +222,8 @@ def table_cases(every: bool) -> list[WeightCase]:
 
 
 def kernels_for(case: WeightCase, m: int, gpu: str, portable: bool = False) -> list[str]:
-    """The kernels of a table: the one the public call takes, and for NVFP4 on Blackwell the one asked for by name.
+    """The kernels of a table: the one the public call takes, for NVFP4 on Blackwell the one asked for by name, and for
+    many tokens the gather of as many rows.
 
     With `portable` it is the portable kernel alone, whatever the device.
     """
@@ -229,7 +233,27 @@ def kernels_for(case: WeightCase, m: int, gpu: str, portable: bool = False) -> l
     from pallas_kernels.mosaic_gpu import dispatch
 
     kernels = [dispatch.kernel_for(m, KNOWN_HARDWARE[gpu])]
-    return [*kernels, "mosaic_nvfp4_w4a4"] if gpu == "b200" and case.kind == "nvfp4" else kernels
+    if gpu == "b200" and case.kind == "nvfp4":
+        kernels.append("mosaic_nvfp4_w4a4")
+    return [*kernels, "row_gather"] if m >= _GATHERED else kernels
+
+
+def _bound(kernel: str, case: WeightCase, m: int, gpu: str) -> tuple[str, str]:
+    """What bounds a kernel at the roofline, and the microseconds no run of it can beat, on each device."""
+    from pallas_kernels.hardware import KNOWN_HARDWARE
+    from pallas_kernels.mosaic_gpu import dispatch, gather
+
+    if kernel == "mosaic_nvfp4_w4a4":  # the bound of a product with bfloat16 activations is none of its
+        return "-", "-"
+    problem: dict[str, Any] = {"kind": case.kind, "n": case.n, "k": case.k}
+    bounds = {}
+    for name in _DEVICES[gpu]:
+        hardware = KNOWN_HARDWARE[name]
+        if kernel == "row_gather":
+            bounds[name] = "memory", gather.lower_bound(**problem, tokens=m, hardware=hardware)
+        else:
+            bounds[name] = dispatch.lower_bound(**problem, m=m, hardware=hardware)
+    return bounds[gpu][0], ", ".join(f"{name} {seconds * 1e6:.1f}" for name, (_, seconds) in bounds.items())
 
 
 def table_row(case: WeightCase, m: int, gpu: str = "h100", kernel: str | None = None) -> str:
@@ -237,18 +261,15 @@ def table_row(case: WeightCase, m: int, gpu: str = "h100", kernel: str | None = 
 
     XLA KiB is the largest array XLA itself writes, x in the unpacker's order among them.
     """
-    from pallas_kernels.hardware import KNOWN_HARDWARE
-    from pallas_kernels.mosaic_gpu import dispatch
-
     kernel = kernel or kernels_for(case, m, gpu)[0]
-    arguments = {"kind": case.kind, "m": m, "n": case.n, "k": case.k}
-    four_bit = kernel == "mosaic_nvfp4_w4a4"
-    named = {"implementation": kernel} if four_bit else {"hardware": gpu} if kernel == "portable_mma" else {}
-    report = compile_case(AotCase(f"{kernel} {case.name} m={m}", _BUILDERS[kernel], arguments | named, gpu))
-    bounds = [dispatch.lower_bound(**arguments, hardware=KNOWN_HARDWARE[name]) for name in _DEVICES[gpu]]
-    # The bound of a product with bfloat16 activations is none of one with four-bit codes.
-    times = ", ".join(f"{name} {us * 1e6:.1f}" for name, (_, us) in zip(_DEVICES[gpu], bounds, strict=True))
-    bound, times = ("-", "-") if four_bit else (bounds[0][0], times)
+    named = {
+        "mosaic_nvfp4_w4a4": {"implementation": kernel},
+        "portable_mma": {"hardware": gpu},
+        "row_gather": {"hardware": gpu},
+    }
+    arguments = {"kind": case.kind, "m": m, "n": case.n, "k": case.k} | named.get(kernel, {})
+    report = compile_case(AotCase(f"{kernel} {case.name} m={m}", _BUILDERS[kernel], arguments, gpu))
+    bound, times = _bound(kernel, case, m, gpu)
     largest = max((i["bytes"] for i in report.temporaries()), default=0)
     return (
         f"{kernel:17} {case.kind:5} {m:5} {case.n:7} {case.k:6} {report.registers:4} {report.spill_bytes:5} "

@@ -1,6 +1,6 @@
-"""The decode kernel and the row gather as functions to compile ahead of time.
+"""The decode kernel as a function to compile ahead of time.
 
-Leaves out compiling (aot), the prefill kernel (prefill_builder) and the shapes of the registered models (cases).
+Leaves out compiling (aot), the other kernels and the shapes of the registered models (cases).
 """
 
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.mosaic_gpu import decode_sm90, take_rows
+from pallas_kernels.mosaic_gpu import decode_sm90
 from pallas_kernels.planes import WeightPlanes, plane_shapes
 from pallas_kernels.tiling import StreamConfig
 
@@ -60,9 +60,3 @@ def decode(
         tuple(plane_shapes(kind, n, k)),
         shape((n,), jnp.float32) if bias else None,
     )
-
-
-def rows(*, kind: str, tokens: int, n: int, k: int) -> tuple[Any, tuple[Any, ...]]:
-    """The row gather and the shapes of its arguments; arguments as `decode`'s."""
-    function = lambda planes, ids: take_rows(WeightPlanes(*planes), ids, kind=kind, n=n, k=k)
-    return function, (tuple(plane_shapes(kind, n, k)), jax.ShapeDtypeStruct((tokens,), jnp.int32))

@@ -201,3 +201,20 @@ class PortableConfig:
         require_one_of("stages", self.stages, tuple(range(2, 9)))
         if self.split_k < 1:
             raise KernelConfigError(f"split_k={self.split_k} is not allowed: choose 1 or more")
+
+
+@dataclasses.dataclass(frozen=True)
+class GatherConfig:
+    """How the row gather is cut up: a block of the launch decodes part of the columns of a few rows.
+
+    Attributes:
+      rows: rows it decodes, 1, 2, 4 or 8; all their words are on the way before the first is decoded.
+      spans: 32 byte spans of codes it decodes of each row, a multiple of 16, which is what four warps hold.
+    """
+
+    rows: int = 1
+    spans: int = 16
+
+    def __post_init__(self) -> None:
+        require_one_of("rows", self.rows, (1, 2, 4, 8))
+        require_multiple("spans", self.spans, 16)

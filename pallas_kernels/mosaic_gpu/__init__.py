@@ -10,4 +10,7 @@ from pallas_kernels.mosaic_gpu.dispatch import (
     matmul as matmul,
     unsupported_reason as unsupported_reason,
 )
-from pallas_kernels.mosaic_gpu.gather import take_rows as take_rows
+from pallas_kernels.mosaic_gpu.gather import (
+    gather_unsupported_reason as gather_unsupported_reason,
+    take_rows as take_rows,
+)

@@ -15,6 +15,8 @@ from jax import lax
 from jax.extend.mlir import ir
 from jaxlib.mlir.dialects import llvm
 
+from pallas_kernels.mosaic_gpu import _float_words
+
 Word = Any
 _MASK32 = 0xFFFFFFFF
 
@@ -66,15 +68,32 @@ class JnpWords:
         half = lax.bitcast_convert_type((word & 0xFFFF).astype(jnp.uint16), jnp.float16)
         return lax.bitcast_convert_type(half.astype(jnp.float32), jnp.uint32)
 
-    def sub_f32(self, a: Word, b: Word) -> Word:
+    def sub_f32(self, a: Word, b: Word | int) -> Word:
         """a - b of float32 words."""
-        a, b = (lax.bitcast_convert_type(v, jnp.float32) for v in (a, b))
+        a, b = (lax.bitcast_convert_type(_u32(v), jnp.float32) for v in (a, b))
         return lax.bitcast_convert_type(a - b, jnp.uint32)
+
+    def exact_mul_f32(self, a: Word, b: Word | int) -> Word:
+        """a * b of float32 words whose product is one, and no subnormal."""
+        a, b = (lax.bitcast_convert_type(_u32(v), jnp.float32) for v in (a, b))
+        return lax.bitcast_convert_type(a * b, jnp.uint32)
+
+    def mul_f32(self, a: Word, b: Word) -> Word:
+        """a * b of float32 words, rounded to nearest even, subnormals kept."""
+        return _float_words.multiply(*jnp.broadcast_arrays(a, b))
+
+    def div_f32(self, a: Word, b: Word) -> Word:
+        """a / b of float32 words, rounded to nearest even, subnormals kept."""
+        return _float_words.divide(*jnp.broadcast_arrays(a, b))
 
     def bf16x2_of_f32(self, word: Word) -> Word:
         """A float32 word rounded to bfloat16, in both halves."""
         value = lax.bitcast_convert_type(word, jnp.float32).astype(jnp.bfloat16)
         return lax.bitcast_convert_type(value, jnp.uint16).astype(jnp.uint32) * jnp.uint32(0x00010001)
+
+    def bf16x2_of_f32s(self, low: Word, high: Word) -> Word:
+        """Two float32 words rounded to a bfloat16 pair, subnormals kept."""
+        return _float_words.to_bfloat16(low) | _float_words.to_bfloat16(high) << 16
 
 
 def _u32(value: Word | int) -> jax.Array:
@@ -168,13 +187,34 @@ class PtxWords:
         """The binary16 word in the low half, as a float32 word."""
         return self._asm("{ .reg .b16 half; cvt.u16.u32 half, $1; cvt.f32.f16 $0, half; }", word)
 
-    def sub_f32(self, a: Word, b: Word) -> Word:
+    def sub_f32(self, a: Word, b: Word | int) -> Word:
         """a - b of float32 words."""
-        return self._asm("sub.f32 $0, $1, $2;", a, b)
+        return self._f32("sub", a, b)
+
+    def exact_mul_f32(self, a: Word, b: Word | int) -> Word:
+        """a * b of float32 words whose product is one, and no subnormal."""
+        return self._f32("mul.rn", a, b)
+
+    def mul_f32(self, a: Word, b: Word) -> Word:
+        """a * b of float32 words, rounded to nearest even, subnormals kept."""
+        return self._f32("mul.rn", a, b)
+
+    def div_f32(self, a: Word, b: Word) -> Word:
+        """a / b of float32 words, rounded to nearest even, subnormals kept."""
+        return self._f32("div.rn", a, b)
+
+    def _f32(self, operation: str, a: Word, b: Word | int) -> Word:
+        # A word that is a constant is moved: the instructions write constants as decimal numbers.
+        registers, (a, b) = self._operands(a, b)
+        return self._asm(f"{{ .reg .b32 c; mov.b32 c, {b}; {operation}.f32 $0, {a}, c; }}", *registers)
 
     def bf16x2_of_f32(self, word: Word) -> Word:
         """A float32 word rounded to bfloat16, in both halves."""
         return self._asm("cvt.rn.bf16x2.f32 $0, $1, $1;", word)
+
+    def bf16x2_of_f32s(self, low: Word, high: Word) -> Word:
+        """Two float32 words rounded to a bfloat16 pair, subnormals kept."""
+        return self._asm("cvt.rn.bf16x2.f32 $0, $2, $1;", low, high)
 
 
 class FmaPtxWords(PtxWords):

@@ -31,7 +31,8 @@ def run(_type, operands, body: str, constraints: str) -> np.ndarray:
         opcode, arguments = statement.split(" ", 1)
         target, *sources = [a.strip() for a in arguments.split(",")]
         assert re.fullmatch(r"\$0|[a-z]\w*", target)
-        registers[target] = _OPCODES[opcode](*(_value(s, registers) for s in sources))
+        with np.errstate(all="ignore"):
+            registers[target] = _OPCODES[opcode](*(_value(s, registers) for s in sources))
     return np.asarray(registers["$0"])
 
 
@@ -79,6 +80,10 @@ def _bf16x2_of_f32(high, low):
     return upper << np.uint32(16) | lower
 
 
+def _floats(function):
+    return lambda a, b: np.asarray(function(a.view(np.float32), b.view(np.float32)), np.float32).view(np.uint32)
+
+
 _OPCODES = {
     "shl.b32": lambda a, n: a << n,
     "shr.u32": lambda a, n: a >> n,
@@ -88,7 +93,9 @@ _OPCODES = {
     "cvt.u16.u32": lambda a: a & np.uint32(0xFFFF),
     "cvt.f32.f16": _float_of_half,
     "cvt.rn.bf16x2.f32": _bf16x2_of_f32,
-    "sub.f32": lambda a, b: (a.view(np.float32) - b.view(np.float32)).view(np.uint32),
+    "sub.f32": _floats(np.subtract),
+    "mul.rn.f32": _floats(np.multiply),
+    "div.rn.f32": _floats(np.divide),
     "sub.bf16x2": _pairs(np.subtract),
     "mul.bf16x2": _pairs(np.multiply),
     "fma.rn.bf16x2": _pairs(lambda a, b, c: a * b + c),

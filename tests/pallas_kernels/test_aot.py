@@ -76,13 +76,6 @@ def test_more_tokens_and_odd_rows_compile_clean_with_a_gated_epilogue(kind, m, n
         assert report.temporaries(at_least=plane_bytes(kind, n, K) // 64) == []
 
 
-@compiles
-def test_row_gather_is_one_fusion_that_writes_only_its_result():
-    report = compiled("rows", kind="q6", tokens=64, n=248320, k=2048)
-    assert report.kernels == 0
-    assert report.temporaries() == []
-
-
 def test_ptxas_log_is_read():
     log = "Used 96 registers, used 2 barriers\n 8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads"
     assert sass.parse_ptxas(log) == {"registers": 96, "spill_stores": 4, "spill_loads": 12, "stack": 8}
