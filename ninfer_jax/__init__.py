@@ -17,6 +17,7 @@ from ninfer_jax.errors import NinferError as NinferError
 from ninfer_jax.formats import FORMATS as FORMATS, get_format as get_format
 from ninfer_jax.layouts import encoded_size as encoded_size, pack as pack, unpack as unpack
 from ninfer_jax.ops import (
+    Epilogue as Epilogue,
     explain_matmul as explain_matmul,
     gated_linear as gated_linear,
     grouped_matmul as grouped_matmul,

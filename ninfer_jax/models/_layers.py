@@ -15,12 +15,19 @@ from ninfer_jax.ops import gated_linear, linear, take_rows
 Weight = QuantizedTensor | jax.Array
 
 
-def project(x: Float[Array, "*batch k"], weight: Weight, bias: Float[Array, " n"] | None = None) -> Array:
-    """`y[..., n] = sum_k x[..., k] * w[n, k] + b[n]`, accumulated in float32, for dense and packed weights alike."""
+def project(
+    x: Float[Array, "*batch k"],
+    weight: Weight,
+    bias: Float[Array, " n"] | None = None,
+    *,
+    residual: Float[Array, "*batch n"] | None = None,
+) -> Array:
+    """`y[..., n] = sum_k x[..., k] * w[n, k] + b[n] + r[..., n]`, rounded once, for dense and packed weights alike."""
     if isinstance(weight, QuantizedTensor):
-        return linear(x, weight, bias)
+        return linear(x, weight, bias, residual=residual)
     y = jnp.einsum("...k,nk->...n", x, weight.astype(x.dtype), preferred_element_type=jnp.float32)
-    return (y if bias is None else y + bias).astype(x.dtype)
+    y = y if bias is None else y + bias
+    return (y if residual is None else y + residual).astype(x.dtype)
 
 
 def project_gated(x: Float[Array, "*batch k"], gate_up: Weight) -> Array:

@@ -149,10 +149,10 @@ def _layer(
     keys = jax.lax.dynamic_update_slice_in_dim(keys, rotate(key, positions, c.rope_theta), start, axis=1)
     values = jax.lax.dynamic_update_slice_in_dim(values, value, start, axis=1)
     attended = jax.nn.dot_product_attention(rotate(query, positions, c.rope_theta), keys, values, mask=mask)
-    x = x + project(attended.reshape(batch, length, -1), layer.output)
+    x = project(attended.reshape(batch, length, -1), layer.output, residual=x)
     normed = rms_norm(x, layer.post_attention_norm, c.rms_norm_eps)
     hidden = project_gated(normed, layer.gate_up)
-    return x + project(hidden, layer.down), keys, values
+    return project(hidden, layer.down, residual=x), keys, values
 
 
 def hidden_states(

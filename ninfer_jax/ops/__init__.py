@@ -1,5 +1,6 @@
 """Ops on packed weights that compose with jit, vmap, scan, grad, shard_map and pjit (ops-and-criteria)."""
 
+from ninfer_jax.ops.epilogue import Epilogue as Epilogue
 from ninfer_jax.ops.grouped import grouped_matmul as grouped_matmul
 from ninfer_jax.ops.matmul import (
     IMPLEMENTATIONS as IMPLEMENTATIONS,

@@ -4,8 +4,7 @@ Expert banks are in `grouped`, rows of embeddings in `take_rows`. Accumulation i
 """
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -14,19 +13,12 @@ from jaxtyping import Array, Float
 from ninfer_jax._typing import AnyArray
 from ninfer_jax.arrays import QuantizedTensor, validate
 from ninfer_jax.errors import LayoutError, UnsupportedError
-from ninfer_jax.ops import _linear, _partition
+from ninfer_jax.ops import _linear
+from ninfer_jax.ops._call import Call
 from ninfer_jax.ops._linear import IMPLEMENTATIONS
 from ninfer_jax.ops.devices import resolve_device
+from ninfer_jax.ops.epilogue import Activation, Epilogue, activation_name, finish
 from ninfer_jax.ops.registry import Choice, Device, Explanation, Problem, choose, hashable
-from ninfer_jax.ops.xla import Xla
-
-
-class _Plan(NamedTuple):
-    """A checked product."""
-
-    problem: Problem
-    explanation: Explanation
-    platform: str
 
 
 def matmul(
@@ -53,13 +45,7 @@ def matmul(
         LayoutError: for shapes that do not fit, or a weight split so that a group or block is cut.
         UnsupportedError: where no implementation asked for can run; the message gives the reasons.
     """
-    plan = _plan(x, w, preferred_element_type, implementation, None)
-    p = plan.problem
-    names = (implementation,) if isinstance(implementation, str) else implementation
-    named = names is not None and Xla.name not in names
-    call = _partition.Call(p.format, p.k, False, plan.explanation.implementation, plan.platform, p.out_dtype, named)
-    y = _linear.apply(call, jnp.asarray(x).reshape(p.m, p.k), w.planes)
-    return y.reshape(*x.shape[:-1], p.n)
+    return _multiply(x, w, Epilogue(), (), preferred_element_type, implementation)
 
 
 def linear(
@@ -67,57 +53,66 @@ def linear(
     w: QuantizedTensor,
     bias: Float[AnyArray, " n"] | None = None,
     *,
+    residual: Float[AnyArray, "*batch n"] | None = None,
     preferred_element_type: Any = None,
     implementation: Choice = None,
 ) -> Float[Array, "*batch n"]:
-    """`y[..., n] = sum_k x[..., k] * w[n, k] + bias[n]`, with the bias added in float32 before the one rounding.
+    """`y[..., n] = sum_k x[..., k] * w[n, k] + bias[n] + residual[..., n]`, in float32 before the one rounding.
+
+    Differentiable in x, bias and residual. A kernel that can adds them itself.
 
     Args:
         x: [..., K].
         w: a packed weight [N, K].
         bias: [N] of any float type, or None.
+        residual: [..., N] of any float type, or None.
         preferred_element_type, implementation: as in `matmul`.
 
     Raises:
-        LayoutError, UnsupportedError: as `matmul`.
+        LayoutError: for a bias or residual of another shape; else as `matmul`.
+        UnsupportedError: as `matmul`.
     """
-    if bias is None:
-        return matmul(x, w, preferred_element_type=preferred_element_type, implementation=implementation)
-    y = matmul(x, w, preferred_element_type=jnp.float32, implementation=implementation)
-    return (y + jnp.asarray(bias).astype(jnp.float32)).astype(preferred_element_type or x.dtype)
+    return _with_epilogue(x, w, None, bias, residual, preferred_element_type, implementation)
 
 
 def gated_linear(
     x: Float[AnyArray, "*batch k"],
     gate_up: QuantizedTensor,
-    activation: Callable[[Array], Array] = jax.nn.silu,
+    activation: Activation = jax.nn.silu,
+    bias: Float[AnyArray, " n"] | None = None,
     *,
+    residual: Float[AnyArray, "*batch half_n"] | None = None,
     preferred_element_type: Any = None,
     implementation: Choice = None,
 ) -> Float[Array, "*batch half_n"]:
-    """`y = activation(x @ gate.T) * (x @ up.T)`; gate is the first half of the rows of one parent, up the rest.
+    """`y = activation(x @ gate.T + b_gate) * (x @ up.T + b_up) + residual`, in float32 before the one rounding.
+
+    gate is the first half of the rows of one parent, up the rest. `jax.nn.silu`, `jax.nn.gelu` (its tanh form) and
+    `jax.nn.identity` are part of kernels that have them; any other function follows the product. With rows split over
+    a mesh axis under jit, gate and up of an output lie on different devices, and float32 sums are exchanged.
 
     Args:
         x: [..., K].
         gate_up: a packed weight [2 * N, K], gate rows first.
         activation: applied to the gate in float32.
+        bias: [2 * N] of any float type, or None.
+        residual: [..., N] of any float type, or None.
         preferred_element_type, implementation: as in `matmul`.
 
     Raises:
-        LayoutError: where the rows are odd; else as `matmul`.
+        LayoutError: where the rows are odd, or for a bias or residual of another shape; else as `matmul`.
         UnsupportedError: as `matmul`.
     """
     if gate_up.shape[-2] % 2:
         raise LayoutError(f"{gate_up!r} has an odd number of rows; a [gate; up] parent has as many of each")
-    both = matmul(x, gate_up, preferred_element_type=jnp.float32, implementation=implementation)
-    gate, up = jnp.split(both, 2, axis=-1)
-    return (activation(gate) * up).astype(preferred_element_type or x.dtype)
+    return _with_epilogue(x, gate_up, activation, bias, residual, preferred_element_type, implementation)
 
 
 def explain_matmul(
     x: Any,
     w: QuantizedTensor,
     *,
+    epilogue: Epilogue = Epilogue(),  # noqa: B008, frozen
     preferred_element_type: Any = None,
     implementation: Choice = None,
     device: Device | str | None = None,
@@ -127,6 +122,9 @@ def explain_matmul(
     Args:
         x: an array or `jax.ShapeDtypeStruct`, [..., K].
         w: a packed weight; its leaves may be abstract.
+        epilogue: what `linear` or `gated_linear` adds, such as `Epilogue("silu", bias=True, residual="bfloat16")`; the
+            answer says whether it is part of the kernel. Gradients, weights mapped by vmap together with their
+            epilogue, and explicitly typed shardings take product and epilogue apart whatever it says.
         preferred_element_type, implementation: as in `matmul`.
         device: where it would run: a `jax.Device`, or the name of a GPU that need not be here ("h100", "h200", "b200",
             "a100", "rtx4090", "rtx5090"); None takes the device of x, or the default one.
@@ -134,10 +132,49 @@ def explain_matmul(
     Raises:
         LayoutError, UnsupportedError: as `matmul`.
     """
-    return _plan(x, w, preferred_element_type, implementation, device).explanation
+    return _plan(x, w, epilogue, preferred_element_type, implementation, device)[0]
 
 
-def _plan(x: Any, w: QuantizedTensor, out_dtype: Any, implementation: Choice, device: Device | str | None) -> _Plan:
+def _with_epilogue(
+    x: Any, w: QuantizedTensor, activation: Activation | None, bias: Any, residual: Any, out: Any, choice: Choice
+) -> Array:
+    width = w.shape[-2] // (1 if activation is None else 2)
+    bias = _term("bias", bias, w.shape[-2:-1])
+    residual = _term("residual", residual, (*x.shape[:-1], width))
+    name = None if activation is None else activation_name(activation)
+    if activation is not None and name is None:  # a function of the caller's, which no kernel has
+        sums = _multiply(x, w, Epilogue(), (), jnp.float32, choice)
+        return finish(sums, activation, bias, residual, out or x.dtype)
+    epilogue = Epilogue(name, bias is not None, None if residual is None else residual.dtype.name)
+    residual = None if residual is None else residual.reshape(math.prod(x.shape[:-1]), width)
+    return _multiply(x, w, epilogue, tuple(term for term in (bias, residual) if term is not None), out, choice)
+
+
+def _term(name: str, term: Any, shape: tuple[int, ...]) -> Array | None:
+    if term is None:
+        return None
+    term = jnp.asarray(term)
+    if term.shape != shape:
+        raise LayoutError(f"the {name} has shape {list(term.shape)}; this product needs {list(shape)}")
+    if not jnp.issubdtype(term.dtype, jnp.floating):
+        raise UnsupportedError(f"the {name} is {term.dtype}; a float type is needed, such as float32 or bfloat16")
+    return term
+
+
+def _multiply(
+    x: Any, w: QuantizedTensor, epilogue: Epilogue, operands: tuple[Array, ...], out: Any, choice: Choice
+) -> Array:
+    found, platform = _plan(x, w, epilogue, out, choice, None)
+    p, width = found.problem, epilogue.width(w.shape[-2])
+    call = Call(p.format, p.k, False, found.implementation, platform, p.out_dtype, epilogue)
+    y = _linear.apply(call, jnp.asarray(x).reshape(p.m, p.k), w.planes, operands, fused=found.apart is None)
+    return y.reshape(*x.shape[:-1], width)
+
+
+def _plan(
+    x: Any, w: QuantizedTensor, epilogue: Epilogue, out_dtype: Any, implementation: Choice, device: Device | str | None
+) -> tuple[Explanation, str]:
+    """The choice for a checked product, and the platform it runs on."""
     validate(w)
     if len(w.shape) != 2:
         raise LayoutError(
@@ -150,6 +187,6 @@ def _plan(x: Any, w: QuantizedTensor, out_dtype: Any, implementation: Choice, de
     if not jnp.issubdtype(out, jnp.floating):
         raise UnsupportedError(f"preferred_element_type {out}: a float type is needed, such as float32 or bfloat16")
     device = resolve_device(device, x)
-    problem = Problem(w.format, math.prod(x.shape[:-1]), n, k, jnp.dtype(x.dtype).name, out.name)
+    problem = Problem(w.format, math.prod(x.shape[:-1]), n, k, jnp.dtype(x.dtype).name, out.name, epilogue)
     chosen = choose(IMPLEMENTATIONS, problem, device, hashable(implementation))
-    return _Plan(problem, chosen, cast(Any, device).platform)
+    return chosen, cast(Any, device).platform

@@ -1,8 +1,7 @@
 """The `mosaic_gpu` implementation: the GPU kernels of `pallas_kernels`, plugged in.
 
 Always registered. Where the kernels cannot run (another device, an older jax, a shape or dtype they do not take), it
-says why; nothing is imported before a GPU is there. Gradients are products of `xla`, and so is every product on axes
-that `shard_map` checks (`check_vma`) or that are typed explicitly.
+says why; nothing is imported before a GPU is there. Gradients are products of `xla`.
 """
 
 import importlib
@@ -57,22 +56,35 @@ class MosaicGpu(Implementation):
             m=problem.m,
             n=problem.n,
             k=problem.k,
+            gated=problem.epilogue.activation is not None,
             out_dtype=jnp.dtype(problem.out_dtype),
             hardware=hardware_of(device),
         )
         return str(explanation)
 
-    def product(self, x: Array, planes: Any, problem: Problem, platform: str) -> Array:
-        """`y[m, n] = sum_k x[m, k] * w[n, k]` by a kernel, float32 accumulators."""
+    def cannot_fuse(self, problem: Problem, device: Device) -> str | None:
+        """A residual enters the kernel in the type of the result."""
+        residual, out = problem.epilogue.residual, problem.out_dtype
+        if residual is not None and jnp.promote_types(residual, out) != jnp.dtype(out):
+            return f"a {residual} residual would be rounded to {out} before it is added"
+        return self.supports(problem, device)
+
+    def product(
+        self, x: Array, planes: Any, problem: Problem, platform: str, operands: tuple[Array, ...] = ()
+    ) -> Array:
+        """`y[m, n] = sum_k x[m, k] * w[n, k]` and its epilogue by a kernel, float32 accumulators."""
+        out_dtype, activation = jnp.dtype(problem.out_dtype), problem.epilogue.activation
         kernel = partial(
-            _kernels().matmul,
+            _kernels().matmul if activation is None else partial(_kernels().gated_matmul, activation=activation),
             kind=KINDS[problem.format],
             n=problem.n,
             k=problem.k,
-            out_dtype=jnp.dtype(problem.out_dtype),
+            out_dtype=out_dtype,
         )
+        bias, residual = problem.epilogue.terms(operands)
+        residual = None if residual is None else residual.astype(out_dtype)
         # A program of its own: it keeps its constants to itself, and a partitioned function may have none.
-        return jax.jit(kernel)(x[:, : problem.k], kernel_planes(planes))
+        return jax.jit(kernel)(x[:, : problem.k], kernel_planes(planes), bias=bias, residual=residual)
 
 
 def _kernels() -> Any:

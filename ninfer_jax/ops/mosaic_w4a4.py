@@ -47,7 +47,9 @@ class MosaicNvfp4W4A4(Implementation):
         """That it quantizes activations."""
         return "pallas_kernels, activations quantized to NVFP4 and multiplied as four-bit codes"
 
-    def product(self, x: Array, planes: Any, problem: Problem, platform: str) -> Array:
+    def product(
+        self, x: Array, planes: Any, problem: Problem, platform: str, operands: tuple[Array, ...] = ()
+    ) -> Array:
         """`y[m, n] = sum_k q(x)[m, k] * w[n, k]` by the kernel, float32 accumulators."""
         kernel = partial(_kernel().matmul, n=problem.n, k=problem.k, out_dtype=jnp.dtype(problem.out_dtype))
         # A program of its own: it keeps its constants to itself, and a partitioned function may have none.

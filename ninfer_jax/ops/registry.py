@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from jaxtyping import Array
 
 from ninfer_jax.errors import UnsupportedError
+from ninfer_jax.ops.epilogue import Epilogue
 
 DECODE_ROWS = 16
 Device: TypeAlias = Any
@@ -30,6 +31,7 @@ class Problem:
         k: columns of the weight, elements.
         x_dtype: dtype name of x.
         out_dtype: dtype name of y.
+        epilogue: what is done to the sums before they are rounded to y.
     """
 
     format: str
@@ -38,6 +40,12 @@ class Problem:
     k: int
     x_dtype: str
     out_dtype: str
+    epilogue: Epilogue = Epilogue()  # noqa: RUF009, frozen
+
+    @property
+    def sums(self) -> "Problem":
+        """The product alone: with an epilogue to come, its sums in float32."""
+        return dataclasses.replace(self, out_dtype="float32", epilogue=Epilogue()) if self.epilogue else self
 
     @property
     def regime(self) -> Regime:
@@ -64,9 +72,23 @@ class Implementation(ABC):
     def describe(self, problem: Problem, device: Device) -> str:
         """One line on how it runs a problem that it supports."""
 
+    def cannot_fuse(self, problem: Problem, device: Device) -> str | None:
+        """Why the epilogue of a problem, whose product it supports, is no part of it; None where it is."""
+        return f"{self.name} has products alone"
+
     @abstractmethod
-    def product(self, x: Array, planes: Any, problem: Problem, platform: str) -> Array:
-        """`y[m, n] = sum_k x[m, k] * w[n, k]` on local arrays, in `problem.out_dtype`."""
+    def product(
+        self, x: Array, planes: Any, problem: Problem, platform: str, operands: tuple[Array, ...] = ()
+    ) -> Array:
+        """`y[m, n] = sum_k x[m, k] * w[n, k]` on local arrays, in `problem.out_dtype`.
+
+        Args:
+            x: [M, columns], columns with or without the padding.
+            planes: of the weight.
+            problem: the product, with an epilogue only where `cannot_fuse` gives no reason.
+            platform: where it runs.
+            operands: of the epilogue, in the order of `Epilogue.terms`.
+        """
 
 
 Choice = str | Sequence[str] | None
@@ -82,6 +104,7 @@ class Explanation:
         implementation: name of the one chosen.
         how: one line on how it runs.
         rejected: for each name tried before it, the reason why it cannot run.
+        apart: why an epilogue is not part of the product but follows it, or None where it is, or there is none.
     """
 
     problem: Problem
@@ -89,11 +112,15 @@ class Explanation:
     implementation: str
     how: str
     rejected: Mapping[str, str]
+    apart: str | None = None
 
     def __str__(self) -> str:
         p = self.problem
         head = f"{p.format} [{p.n}, {p.k}], M = {p.m} ({p.regime}), {p.x_dtype} -> {p.out_dtype} on {self.device}"
         lines = [head, f"  {self.implementation}: {self.how}"]
+        if p.epilogue:
+            where = "in the kernel" if self.apart is None else f"after float32 sums, by XLA ({self.apart})"
+            lines.append(f"  {p.epilogue}: {where}")
         return "\n".join(lines + [f"  not {name}: {reason}" for name, reason in self.rejected.items()])
 
 
@@ -104,7 +131,7 @@ def choose(
 
     Args:
         implementations: registered ones by name, in order of preference.
-        problem: the product.
+        problem: the product; an implementation without its epilogue is taken for the product alone.
         device: where it is to run.
         choice: None for all that need not be named, one name, or a sequence of names in order of preference.
 
@@ -117,10 +144,11 @@ def choose(
     for name in names:
         if name not in implementations:
             raise UnsupportedError(f"unknown implementation {name!r}; registered: {', '.join(implementations)}")
-        reason = implementations[name].supports(problem, device)
+        reason = implementations[name].supports(problem.sums, device)
         if reason is None:
-            how = implementations[name].describe(problem, device)
-            return Explanation(problem, device_text(device), name, how, rejected)
+            apart = implementations[name].cannot_fuse(problem, device) if problem.epilogue else None
+            how = implementations[name].describe(problem.sums if apart else problem, device)
+            return Explanation(problem, device_text(device), name, how, rejected, apart)
         rejected[name] = reason
     reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected.items()) or "no name given"
     raise UnsupportedError(

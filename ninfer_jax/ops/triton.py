@@ -40,7 +40,9 @@ class Triton(Implementation):
         """The configuration that the kernels choose."""
         return _kernels().explain(m=problem.m, n=problem.n, k=problem.k, hardware=hardware_of(device))
 
-    def product(self, x: Array, planes: Any, problem: Problem, platform: str) -> Array:
+    def product(
+        self, x: Array, planes: Any, problem: Problem, platform: str, operands: tuple[Array, ...] = ()
+    ) -> Array:
         """`y[m, n] = sum_k x[m, k] * w[n, k]` by a kernel, float32 accumulators."""
         kernel = partial(
             _kernels().matmul,

@@ -30,7 +30,9 @@ class Xla(Implementation):
         """The route that `_blocks.product` takes."""
         return _blocks.route(problem.m, problem.x_dtype, device.platform)
 
-    def product(self, x: Array, planes: Any, problem: Problem, platform: str) -> Array:
+    def product(
+        self, x: Array, planes: Any, problem: Problem, platform: str, operands: tuple[Array, ...] = ()
+    ) -> Array:
         """`y[m, n] = sum_k x[m, k] * w[n, k]`, accumulated in float32 and rounded once."""
         y = _blocks.product(x, planes, quantized_format(problem.format), platform)
         return y.astype(jnp.dtype(problem.out_dtype))

@@ -1,10 +1,10 @@
 """Products over eight virtual CPU devices; run as a module by test_sharded with the device count set.
 
-For every format: sharded arguments under jit, and `shard_map`, with rows and columns split. Prints
-one line a case; the compiled programs must hold no collective but the sum over a split of the columns.
+For every format: sharded arguments under jit, and `shard_map`, with rows and columns split. Epilogues and banks are in
+`sharded_epilogue` and `sharded_bank`. Prints one line a case; the compiled programs must hold no collective but the sum
+over a split of the columns.
 """
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,23 +12,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ninfer_jax.arrays import QuantizedTensor, partition_specs, shardings
 from ninfer_jax.errors import LayoutError
 from ninfer_jax.ops import matmul
+from tests.ops import sharded_bank, sharded_epilogue
+from tests.ops.mesh import COLLECTIVES, collectives, mesh_of, put
 from tests.ops.weights import FORMATS, activations, exact, random_weight, relative_l2
 
-COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter")
 SPLITS = {"rows": PartitionSpec("model", None), "columns": PartitionSpec(None, "model")}
 DEEP = ("Q6G64_F16S", "NVFP4", "FP8_E4M3FN_ROW_BF16S")
 """One format for each kind of planes: explicit axes and gradients too, which depend on the kind alone."""
 M = 2
-
-
-def mesh_of(kind: AxisType) -> Mesh:
-    """Eight devices along one axis."""
-    return jax.make_mesh((8,), ("model",), axis_types=(kind,))
 
 
 def rows_of(w: QuantizedTensor) -> int:
@@ -36,16 +32,11 @@ def rows_of(w: QuantizedTensor) -> int:
     return M if w.format in DEEP else 1
 
 
-def collectives(text: str | None) -> dict[str, int]:
-    """How many of each collective a compiled program starts."""
-    return {name: len(re.findall(rf" {name}(?:-start)?\(", str(text))) for name in COLLECTIVES}
-
-
 def under_jit(w: QuantizedTensor, kind: AxisType, split: str) -> None:
     """Sharded arguments: the output's sharding, its values, the collectives, and the gradient."""
     mesh, spec = mesh_of(kind), SPLITS[split]
     x = activations(rows_of(w), w.k)
-    w_sharded = jax.device_put(w, shardings(w, NamedSharding(mesh, spec)))
+    w_sharded = put(w, mesh, spec)
     x_sharded = jax.device_put(x, NamedSharding(mesh, PartitionSpec(None, spec[1])))
     compiled = jax.jit(matmul).lower(x_sharded, w_sharded).compile()
     y = compiled(x_sharded, w_sharded)
@@ -83,7 +74,7 @@ def data_parallel() -> None:
     """Rows of x split over one axis, rows of the weight over another."""
     mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
     w, x = random_weight("Q4G64_F16S", 64, 128), activations(4, 128)
-    w_sharded = jax.device_put(w, shardings(w, NamedSharding(mesh, PartitionSpec("model"))))
+    w_sharded = put(w, mesh, PartitionSpec("model"))
     x_sharded = jax.device_put(x, NamedSharding(mesh, PartitionSpec("data")))
     compiled = jax.jit(matmul).lower(x_sharded, w_sharded).compile()
     y = compiled(x_sharded, w_sharded)
@@ -109,7 +100,9 @@ def refusals() -> None:
     cut = NamedSharding(mesh_of(AxisType.Auto), SPLITS["columns"])
     planes = jax.tree.map(lambda leaf: jax.device_put(leaf, cut), w.planes)
     x = jax.device_put(activations(M, 512), cut)
-    expect(lambda: jax.jit(matmul)(x, QuantizedTensor(planes, w.format, w.k)), Exception)
+    badly_placed = QuantizedTensor(planes, w.format, w.k)
+    expect(lambda: jax.jit(matmul)(x, badly_placed), Exception)
+    expect(lambda: matmul(x, badly_placed), LayoutError)
     specs = (SPLITS["columns"], partition_specs(w, SPLITS["columns"]))
     mapped = jax.shard_map(matmul, mesh=cut.mesh, in_specs=specs, out_specs=PartitionSpec())
     expect(lambda: mapped(activations(M, 512), w), LayoutError)
@@ -139,6 +132,9 @@ def main() -> None:
     print("unchecked: right")
     refusals()
     print("refusals: right")
+    for cases in (sharded_epilogue.cases, sharded_bank.cases):
+        for name in cases():
+            print(f"{name}: right")
 
 
 if __name__ == "__main__":
