@@ -63,6 +63,10 @@ def _run(chosen: list[Benchmark], full: bool, rounds: int, json_path: Path | Non
         except Exception as error:  # one that fails must not cost the others their results
             refusals[one.name] = f"failed: {first_line(error)}"
             failed.append(one.name)
+        except KeyboardInterrupt:
+            refusals[one.name] = "interrupted; it has the records that were ready"
+            keep(Results(environment(), machine, tuple(records), missing, refusals))
+            raise
         machine = better_of(machine, measure_machine())
         keep(Results(environment(), machine, tuple(records), missing, refusals))
         _CONSOLE.print(f"{one.name}: {time.perf_counter() - started:.0f} s")

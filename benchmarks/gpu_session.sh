@@ -10,7 +10,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
 kinds=(q4 w8 nvfp4 fp8 q6 q5)
-options=(--seconds 42)
+options=(--seconds 38)
 if [ "${1:-}" = "--dry-run" ]; then
   export JAX_PLATFORMS=cpu
   kinds=(q4 fp8)
@@ -35,9 +35,9 @@ step() { # step SECONDS NAME COMMAND...: run for so long at most, remember a fai
 }
 
 # The suites' own set-up wants packages that only tests need, and a warning is no failure here.
-step 80 "kernel suites" "$python" -m pytest -q --noconftest -W default tests/pallas_kernels -k on_the_gpu
+step 70 "kernel suites" "$python" -m pytest -q --noconftest -W default tests/pallas_kernels -k on_the_gpu
 for kind in "${kinds[@]}"; do
-  step 58 "matmul $kind" "$python" -m benchmarks.bench_matmul_gpu "${options[@]}" --kinds "$kind" --json "$results" --append
+  step 52 "matmul $kind" "$python" -m benchmarks.bench_matmul_gpu "${options[@]}" --kinds "$kind" --json "$results" --append
 done
 echo "results in $results"
 if [ "${#failed[@]}" -gt 0 ]; then

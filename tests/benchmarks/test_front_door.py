@@ -89,6 +89,20 @@ def test_one_that_fails_costs_the_others_nothing(tiny_suite, tmp_path):
     assert results.refusals["broken"] == "failed: ValueError: wrong product"
 
 
+def interrupted(settings):
+    """A benchmark that measures once and is then interrupted."""
+    yield timed_record("interrupted", "first case", "ninfer-jax", Timing(1.0, 0.5), work=1, unit="calls/s")
+    raise KeyboardInterrupt
+
+
+def test_an_interruption_leaves_what_was_measured(tiny_suite, tmp_path):
+    entries = importlib.import_module("benchmarks.__main__").BENCHMARKS
+    entries["interrupted"] = Benchmark("interrupted", "nothing", f"{__name__}:interrupted")
+    result = CliRunner().invoke(main, ["interrupted", "tiny", "--json", str(tmp_path / "run.json")])
+    assert result.exit_code == 1
+    assert [r.benchmark for r in read_results(tmp_path / "run.json").records] == ["interrupted"]
+
+
 def test_names_select_and_repeat_once(tiny_suite):
     result = CliRunner().invoke(main, ["tiny", "tiny"])
     assert result.exit_code == 0, result.output
