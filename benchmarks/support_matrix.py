@@ -75,8 +75,8 @@ def render(texts: list[str]) -> str:
     for (gpu, kernel), cells in sorted(rows, key=lambda row: gpus.index(row[0][0])):
         row = [str(cells.get(kind, "-")) for kind in KINDS]
         lines.append(f"| {gpu.upper()} | `{kernel}` | {' | '.join(row)} |")
-    said = [f"`benchmarks/results/{path.name}`: {made_with(text)}" for path, text in zip(TABLES, texts, strict=True)]
-    return "\n".join([*lines, "", ";\n".join(said) + "."]) + "\n"
+    said = [made_with(text) for text in texts]
+    return "\n".join([*lines, "", f"Made with {said[0]}; the Triton kernels with {said[1]}."]) + "\n"
 
 
 def replaced(readme: str, matrix: str) -> str:
