@@ -1,9 +1,10 @@
 """Compile kernels for a GPU on a machine without one and report what was made of them.
 
 `python -m benchmarks.aot` prints, for each kernel, kind and shape: registers, spill bytes, shared memory, tensor core
-and TMA instructions, instructions a weight of the main loop, full-size temporaries in the HLO, the bound the roofline
-predicts and the time below which no run can be. Needs jax >= 0.11.2 with the CUDA plugin, ptxas and nvdisasm (extra
-`aot`); nothing is run. `compile_case` is what the tests call. Leaves out timing: that is bench_matmul_gpu's.
+and TMA instructions, instructions a weight of the main loop (nan where none is unpacked for a tensor core), full-size
+temporaries in the HLO, the bound the roofline predicts and the time below which no run can be. Needs jax >= 0.11.2 with
+the CUDA plugin, ptxas and nvdisasm (extra `aot`); nothing is run. `compile_case` is what the tests call. Leaves out
+timing: that is bench_matmul_gpu's.
 """
 
 import argparse
