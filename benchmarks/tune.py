@@ -27,6 +27,7 @@ from benchmarks.bench_matmul_gpu import TINY_CASES, TINY_TOKENS
 from benchmarks.cases import TOKENS, WEIGHT_CASES, WeightCase
 from benchmarks.gpu_checks import Session, activations, open_session
 from benchmarks.packed_weights import decode_rows, random_planes
+from benchmarks.peers import first_line
 from pallas_kernels import H100, WEIGHT_KINDS, Hardware, WeightPlanes, autotune
 from pallas_kernels.autotune import Measurement, Problem, TuningTable
 from pallas_kernels.planes import plane_bytes
@@ -110,14 +111,19 @@ def tune(problem: Problem, planes: WeightPlanes, session: Session, limit: int) -
     if problem.gated:
         x = x / 16  # keeps the gate where its exponential is finite in float64
     copies = session.copies(plane_bytes(problem.kind, problem.n, problem.k))
+    pairs = gpu_timing.copies_of(x, tuple(planes), copies)
     best = None
     for config in candidates(problem, session, limit):
-        function = call(problem, config, session)
-        gpu_timing.poison(2 * problem.m * problem.n)
-        if not is_right(jax.jit(function)(x, tuple(planes)), x, planes, problem):
-            print(f"  WRONG, left out: {config}", flush=True)
+        program = gpu_timing.rotation(call(problem, config, session))
+        gpu_timing.poison(2 * problem.m * problem.n * copies)
+        try:
+            if not is_right(program(pairs)[0], x, planes, problem):
+                print(f"  WRONG, left out: {config}", flush=True)
+                continue
+            seconds = session.clock(program, (pairs,), copies)
+        except Exception as error:  # one that does not compile, say, must not cost the others their turn
+            print(f"  FAILED, left out: {config}: {first_line(error)}", flush=True)
             continue
-        seconds = gpu_timing.seconds_of(session.clock, function, x, tuple(planes), copies)
         print(f"  {seconds * 1e6:9.1f} us  {config}", flush=True)
         if best is None or seconds * 1e6 < best.microseconds:
             best = Measurement(problem, config, seconds * 1e6)

@@ -63,6 +63,21 @@ def test_tuner_writes_a_table_that_is_read_back(tmp_path):
     assert [(p.kernel, p.kind, p.m) for p in measured] == [("prefill_sm90", "q4", 17)]
 
 
+def test_tuner_leaves_out_a_configuration_that_fails(monkeypatch, tmp_path, capsys):
+    def refuse(problem, config, session):
+        def fails(x, planes):
+            raise ValueError("no room for it")
+
+        return fails
+
+    monkeypatch.setattr(tune, "call", refuse)
+    tune.main([*OPTIONS, "--candidates", "2", "--output", str(tmp_path / "interpreter.json")])
+    out = capsys.readouterr().out
+    assert out.count("FAILED, left out: ") == 2
+    assert "ValueError: no room for it" in out
+    assert "0 problems in" in out
+
+
 @pytest.mark.parametrize("main", [bench_matmul_gpu.main, tune.main])
 def test_without_a_gpu_there_is_one_line(main):
     if visible_hardware() is not None:
