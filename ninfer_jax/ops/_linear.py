@@ -55,16 +55,16 @@ def _local(call: Call, x: Array, *arrays: Array) -> Array:
 def _whole(call: Call) -> Product:
     """The product of arrays that may be sharded over automatic mesh axes."""
     run = _partition.partitioned(call, partial(_partition.product_body, _local), partial(_local, call))
-    return _mappable(call, run, _whole)
+    return _mappable(call, run)
 
 
 @cache
 def _shard(call: Call) -> Product:
     """The product of arrays on manual mesh axes."""
-    return _mappable(call, partial(_local, call), _shard)
+    return _mappable(call, partial(_local, call))
 
 
-def _mappable(call: Call, run: Product, product_of: Callable[[Call], Product]) -> Product:
+def _mappable(call: Call, run: Product) -> Product:
     """`run` with a rule for vmap, which neither automatic partitioning nor a kernel has."""
     mapped = custom_vmap(run)
 
@@ -83,8 +83,8 @@ def _mappable(call: Call, run: Product, product_of: Callable[[Call], Product]) -
             return jax.vmap(apart, [0 if b else None for b in in_batched])(*arrays), True
         if call.transposed or call.implementation == Xla.name:  # XLA maps its own operations
             return jax.vmap(partial(_local, call), [0 if b else None for b in in_batched])(*arrays), True
-        bank = product_of(dataclasses.replace(call, form="bank"))
-        return bank(*(spread(a, b) for a, b in zip(arrays, in_batched, strict=True))), True
+        x, *leaves = (spread(a, b) for a, b in zip(arrays, in_batched, strict=True))
+        return _run(dataclasses.replace(call, form="bank"), x, tuple(leaves)), True
 
     return mapped
 

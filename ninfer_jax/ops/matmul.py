@@ -89,7 +89,8 @@ def gated_linear(
 
     gate is the first half of the rows of one parent, up the rest. `jax.nn.silu`, `jax.nn.gelu` (its tanh form) and
     `jax.nn.identity` are part of kernels that have them; any other function follows the product. With rows split over
-    a mesh axis under jit, gate and up of an output lie on different devices, and float32 sums are exchanged.
+    a mesh axis under jit, gate and up of an output lie on different devices, and float32 sums are exchanged. Inside
+    `shard_map` a shard is taken for a parent of its own: interleave gate and up rows by shard before it is split there.
 
     Args:
         x: [..., K].

@@ -60,9 +60,9 @@ def ragged(bank: QuantizedTensor, values: np.ndarray, mesh: Mesh, split: str) ->
         assert relative_l2(np.asarray(gradient), reference) <= 1e-5
 
 
-def mapped(bank: QuantizedTensor, values: np.ndarray, implementation: str) -> None:
+def mapped(bank: QuantizedTensor, values: np.ndarray, kind: AxisType, implementation: str) -> None:
     """vmap over experts split over the mesh: every device multiplies by its own."""
-    mesh = mesh_of(a=8)
+    mesh = mesh_of(kind, a=8)
     x = activations(EXPERTS, K).reshape(EXPERTS, 1, K)
     arguments = (jax.device_put(x, NamedSharding(mesh, PartitionSpec("a"))), put(bank, mesh, PartitionSpec("a")))
     compiled = jax.jit(jax.vmap(lambda x, w: matmul(x, w, implementation=implementation))).lower(*arguments).compile()
@@ -92,9 +92,13 @@ def cases() -> Iterator[str]:
         yield f"ragged explicit {split}"
     with pytest.MonkeyPatch.context() as monkeypatch:
         kernel = stand_in.register(monkeypatch)
-        for implementation in ("xla", "stand_in"):
-            mapped(bank, values, implementation)
-            yield f"mapped {implementation}"
+        for kind, implementation in (
+            (AxisType.Auto, "xla"),
+            (AxisType.Auto, "stand_in"),
+            (AxisType.Explicit, "stand_in"),
+        ):
+            mapped(bank, values, kind, implementation)
+            yield f"mapped {kind.name} {implementation}"
         assert {(p.m, p.n, p.k) for p in kernel.seen} == {(1, N, K)}
     refused(bank)
     yield "refused"
