@@ -6,7 +6,9 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import AxisType, PartitionSpec
 
+from ninfer_jax.arrays import partition_specs
 from ninfer_jax.ops import IMPLEMENTATIONS, Problem, explain_matmul, matmul
 from ninfer_jax.ops.triton import Triton
 from pallas_kernels.hardware import A100
@@ -47,9 +49,14 @@ def test_products_and_their_transformations_lower_to_a_kernel(monkeypatch: pytes
     x, batch = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((2, 256), (2, 3, 256)))
     product = lambda x, w: matmul(x, w, implementation="triton")
     gradient = jax.value_and_grad(lambda x, w: jnp.sum(product(x, w).astype(jnp.float32)))
-    for function, argument in ((product, x), (jax.vmap(product, (0, None)), batch), (gradient, x)):
+    bank = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), w)
+    rows = (PartitionSpec(), partition_specs(w, PartitionSpec("model")))
+    mesh = jax.make_mesh((1,), ("model",), axis_types=(AxisType.Auto,))
+    manual = jax.shard_map(product, mesh=mesh, in_specs=rows, out_specs=PartitionSpec(None, "model"))
+    cases = [(product, x, w), (jax.vmap(product, (0, None)), batch, w), (jax.vmap(product), batch, bank)]
+    for function, *arguments in (*cases, (gradient, x, w), (manual, x, w)):
         try:
-            lowered = jax.jit(function).trace(argument, w).lower(lowering_platforms=("cuda",))
+            lowered = jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",))
         except AttributeError as error:
             if "TritonKernel" in str(error):
                 pytest.skip("jax's CUDA plugin is not installed: install the extra `aot`")
