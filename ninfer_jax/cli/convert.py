@@ -20,7 +20,8 @@ from ninfer_jax.cli.plan import print_dry_run
 from ninfer_jax.cli.progress import progress_display
 from ninfer_jax.cli.summary import print_preflight, print_report
 from ninfer_jax.convert import ConversionReport, Settings, abandon, convert, join, leave
-from ninfer_jax.errors import ConversionError, NinferError
+from ninfer_jax.convert.outputs import check_output
+from ninfer_jax.errors import NinferError
 from ninfer_jax.recipes import Recipe
 
 
@@ -124,6 +125,14 @@ def _join(coordinator: str | None, processes: int | None, process_id: int | None
     return process_id
 
 
+def _check_report(report: Path, source: Path, out: Path) -> None:
+    """Check, before a conversion that may take hours, that its report can be written and replaces nothing it needs."""
+    if report.is_char_device() or report.is_fifo():
+        return
+    inputs = (out, source, *(source.iterdir() if source.is_dir() else ()))
+    check_output(report, "report", overwrite=True, inputs=inputs)
+
+
 def _run(
     source: Path,
     out: Path,
@@ -135,8 +144,8 @@ def _run(
     index: int,
     grouped: bool,
 ) -> None:
-    if report_file is not None and not report_file.parent.is_dir():
-        raise ConversionError(f"the folder {report_file.parent} of the report does not exist; create it first")
+    if report_file is not None:
+        _check_report(report_file, source, out)
     with progress_display("converting", quiet=quiet or index != 0) as progress:
         chosen = replace(settings, progress=progress, assembled=leave if grouped else settings.assembled)
         if not quiet and index == 0:

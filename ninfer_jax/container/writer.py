@@ -183,6 +183,8 @@ def _check_destination(destination: _PathLike, overwrite: bool) -> Path:
         raise ArtifactError(f"the folder {path.parent} of the destination does not exist; create it first")
     if not overwrite and os.path.lexists(path):
         raise ArtifactError(f"the destination {path} exists; remove it, or allow it to be overwritten")
+    if path.exists() and not path.is_file():
+        raise ArtifactError(f"the destination {path} is a device or a pipe, which cannot be replaced; name a file")
     return path
 
 

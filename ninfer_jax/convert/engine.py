@@ -83,7 +83,7 @@ def execute(
     """
     begun = time.perf_counter()
     group = current_group(settings.peer_timeout, settings.assembled)
-    check_destination(plan, destination, overwrite=settings.overwrite, resume=settings.resume)
+    check_destination(plan, files, destination, overwrite=settings.overwrite, resume=settings.resume)
     mesh = DeviceMesh(settings.devices)
     settings.announce(preflight(plan, plan.owned(group.index, group.count), destination, mesh))
     group.barrier("checked")

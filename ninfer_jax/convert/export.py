@@ -17,6 +17,7 @@ import numpy as np
 from ninfer_jax.container import Artifact, open_artifact
 from ninfer_jax.convert.blocks import DEFAULT_BLOCK_BYTES
 from ninfer_jax.convert.devices import DeviceMesh, Devices
+from ninfer_jax.convert.outputs import check_output
 from ninfer_jax.convert.programs import decode_program
 from ninfer_jax.convert.progress import Progress, silent
 from ninfer_jax.convert.settings import PathLike
@@ -64,8 +65,7 @@ def export_safetensors(
         ConversionError: the file exists or cannot be written.
     """
     target = Path(out)
-    if os.path.lexists(target) and not overwrite:
-        raise ConversionError(f"{target.name} exists; remove it, or replace it with --force")
+    check_output(target, "destination", overwrite=overwrite, inputs=(Path(path),))
     temporary = target.with_name(f".{target.name}.partial")
     with open_artifact(Path(path)) as artifact:
         header = _header(artifact)

@@ -4,13 +4,13 @@ Reads the JSON that `ConversionReport.write` wrote, so it needs neither the arti
 """
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from ninfer_jax.convert.charts import PALETTE, Bar, bar_chart
+from ninfer_jax.convert.outputs import check_output, write_text
 from ninfer_jax.convert.report import REPORT_VERSION
 from ninfer_jax.convert.settings import PathLike
 from ninfer_jax.errors import ConversionError
@@ -39,17 +39,13 @@ def write_html(report: PathLike, out: PathLike, *, overwrite: bool = False) -> N
         UnsupportedError: matplotlib is not installed.
     """
     source, target = Path(report), Path(out)
+    check_output(target, "page", overwrite=overwrite, inputs=(source,))
     body = _load(source)
     try:
         page = render(body)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ConversionError(f"{source.name} is not a complete conversion report: {error!r}") from error
-    if os.path.lexists(target) and not overwrite:
-        raise ConversionError(f"{target.name} exists; remove it, or replace it with --force")
-    try:
-        target.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise ConversionError(f"{target.name} cannot be written: {error.strerror}") from error
+    write_text(target, page, "page")
 
 
 def _load(path: Path) -> dict[str, Any]:

@@ -4,7 +4,6 @@ Source tensors and their shapes were checked when the recipe was resolved, the m
 (`ninfer_jax.convert.budget`). All checks only read, so every process of a group makes them and fails alike.
 """
 
-import os
 import shutil
 import time
 from collections.abc import Sequence
@@ -14,10 +13,12 @@ from typing import NamedTuple
 from ninfer_jax.convert.blocks import Block, needs_whole_matrix
 from ninfer_jax.convert.devices import DeviceMesh
 from ninfer_jax.convert.journal import find_journals
+from ninfer_jax.convert.outputs import check_output
 from ninfer_jax.convert.plan import ConversionPlan
 from ninfer_jax.convert.resume import partial_path
 from ninfer_jax.convert.work import work_for
 from ninfer_jax.errors import ConversionError
+from ninfer_jax.sources import SourceFile
 
 ESTIMATED_BLOCKS = 32
 """Shorter conversions are not estimated: timing a block would take a good part of their time."""
@@ -71,11 +72,14 @@ def _estimated_seconds(plan: ConversionPlan, blocks: Sequence[Block], mesh: Devi
     return seconds[-1] / max(1, block.nbytes) * sum(totals.values())
 
 
-def check_destination(plan: ConversionPlan, destination: Path, *, overwrite: bool, resume: bool) -> None:
+def check_destination(
+    plan: ConversionPlan, files: Sequence[SourceFile], destination: Path, *, overwrite: bool, resume: bool
+) -> None:
     """Check the destination, what an earlier run left there, and the free disk.
 
     Args:
         plan: what will be written.
+        files: the weight files that are read.
         destination: where the artifact will appear.
         overwrite: a file there may be replaced and an interrupted conversion discarded.
         resume: an interrupted conversion will be continued.
@@ -83,15 +87,9 @@ def check_destination(plan: ConversionPlan, destination: Path, *, overwrite: boo
     Raises:
         ConversionError: any of them does not allow the conversion; nothing was written.
     """
-    folder = destination.parent
-    if destination.is_dir():
-        raise ConversionError(f"the destination {destination.name} is a folder; name a file in it")
-    if not folder.is_dir():
-        raise ConversionError(f"the folder {folder} of the destination does not exist; create it first")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConversionError(f"the folder {folder} of the destination cannot be written: permission denied")
-    if os.path.lexists(destination) and not overwrite:
-        raise ConversionError(f"the destination {destination.name} exists; remove it, or replace it with --force")
+    resources = (spec.path for spec in plan.resolution.resources if spec.path is not None)
+    inputs = (*(file.path for file in files), *resources)
+    check_output(destination, "destination", overwrite=overwrite, inputs=inputs)
     partial = partial_path(destination)
     if resume:
         return
@@ -101,7 +99,7 @@ def check_destination(plan: ConversionPlan, destination: Path, *, overwrite: boo
             "or start again with --force"
         )
     leftover = partial.stat().st_blocks * 512 if partial.exists() else 0
-    free = shutil.disk_usage(folder).free + leftover
+    free = shutil.disk_usage(destination.parent).free + leftover
     if free < plan.artifact.file_size:
         raise ConversionError(
             f"the artifact needs {plan.artifact.file_size} bytes, the disk of the destination has {free} free; "

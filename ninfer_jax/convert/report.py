@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ninfer_jax.container import TensorObject
+from ninfer_jax.convert.outputs import write_text
 from ninfer_jax.convert.plan import ConversionPlan
 from ninfer_jax.convert.totals import ErrorTotals
-from ninfer_jax.errors import ConversionError
 from ninfer_jax.recipes import TensorSpec
 
 REPORT_VERSION = 1
@@ -129,10 +129,7 @@ class ConversionReport:
         Raises:
             ConversionError: the file cannot be written.
         """
-        try:
-            path.write_text(json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise ConversionError(f"the report {path} cannot be written: {error.strerror}") from error
+        write_text(path, json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n", "report")
 
 
 def totals_by_format(tensors: Iterable[tuple[str, tuple[int, ...], int]]) -> dict[str, FormatTotals]:
