@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import jax.numpy as jnp
 
-from ninfer_jax.cli.options import FILE
+from ninfer_jax.cli.options import FILE, force_option
 from ninfer_jax.models import TextModel, write_checkpoint
 
 _CHAT = "<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
@@ -47,10 +47,11 @@ def generate_command(
 @click.command("from-gguf")
 @click.argument("gguf", type=FILE)
 @click.argument("folder", type=FILE)
-def from_gguf_command(gguf: Path, folder: Path) -> None:
+@force_option
+def from_gguf_command(gguf: Path, folder: Path, force: bool) -> None:
     """Write the Llama-architecture model in the file GGUF as a BF16 checkpoint FOLDER, tokenizer included.
 
     The folder is then converted with `convert --recipe llama`. Needs the extras gguf and models.
     """
-    target = write_checkpoint(gguf, folder)
+    target = write_checkpoint(gguf, folder, overwrite=force)
     click.echo(f"{target}: model.safetensors, config.json, tokenizer.json")

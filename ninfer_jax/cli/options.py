@@ -32,7 +32,7 @@ budget_option = click.option(
     "--memory-budget", type=ByteSize(), help="Resident memory to stay within, such as 2GiB; chooses the block size."
 )
 quiet_option = click.option("--quiet", is_flag=True, help="Print nothing but errors.")
-force_option = click.option("--force", is_flag=True, help="Replace an existing file.")
+force_option = click.option("--force", is_flag=True, help="Replace existing files.")
 
 
 def recipe_option(*, required: bool) -> Decorator:

@@ -6,13 +6,18 @@ stores for interleaved rotary lanes, are put back in half-split order. Other arc
 """
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+from safetensors import SafetensorError
 
-from ninfer_jax.errors import SourceError, UnsupportedError
+from ninfer_jax.errors import ConversionError, SourceError, UnsupportedError
+from ninfer_jax.sources import check_gguf_header
+
+_FILES = ("config.json", "tokenizer.json", "model.safetensors")
 
 _LAYER_NAMES = {
     "attn_norm": "input_layernorm",
@@ -33,41 +38,81 @@ _GLOBAL_NAMES = {
 _CONTROL_TOKEN = 3  # tokenizer.ggml.token_type of a special token
 
 
-def write_checkpoint(gguf_path: str | Path, directory: str | Path) -> Path:
+def write_checkpoint(gguf_path: str | Path, directory: str | Path, *, overwrite: bool = False) -> Path:
     """Write `model.safetensors`, `config.json` and `tokenizer.json` of a GGUF file into a directory.
 
     Args:
         gguf_path: a GGUF file with `general.architecture = llama`.
-        directory: created when missing; existing files of those names are replaced.
+        directory: created when missing; the weights appear in it last, and whole.
+        overwrite: existing files of those names are replaced.
 
     Returns:
         The directory.
 
     Raises:
         UnsupportedError: the package `gguf` is missing, or the architecture or tokenizer is another one.
-        SourceError: the file cannot be read as GGUF.
+        SourceError: the file cannot be read as GGUF, or its metadata do not describe the model.
+        ConversionError: the directory is a file, or holds files of those names.
     """
-    try:
-        from gguf import GGUFReader
-        from safetensors.numpy import save_file
-    except ImportError as error:
-        raise UnsupportedError("reading GGUF needs the package 'gguf': pip install 'ninfer-jax[gguf]'") from error
-    try:
-        reader = GGUFReader(str(gguf_path))
-    except (OSError, ValueError, IndexError, KeyError) as error:
-        raise SourceError(f"{Path(gguf_path).name}: not a readable GGUF file: {error}") from error
-    metadata = {name: field.contents() for name, field in reader.fields.items()}
+    path, target = Path(gguf_path), Path(directory)
+    _check_target(target, overwrite)
+    reader, metadata = _open(path)
     if metadata.get("general.architecture") != "llama":
         raise UnsupportedError(
-            f"{Path(gguf_path).name}: architecture {metadata.get('general.architecture')!r}; only 'llama' is supported"
+            f"{path.name}: architecture {metadata.get('general.architecture')!r}; only 'llama' is supported"
         )
-    target = Path(directory)
-    target.mkdir(parents=True, exist_ok=True)
-    config = _config(metadata, {tensor.name for tensor in reader.tensors})
-    save_file(_tensors(reader, config), target / "model.safetensors")
-    (target / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    (target / "tokenizer.json").write_text(_tokenizer(metadata))
+    try:
+        config = _config(metadata, {tensor.name for tensor in reader.tensors})
+        texts = {"config.json": json.dumps(config, indent=2) + "\n", "tokenizer.json": _tokenizer(metadata)}
+        tensors = _tensors(reader, config)
+    except KeyError as error:
+        raise SourceError(f"{path.name}: its metadata lack {error}, which a llama model needs") from error
+    except (ValueError, TypeError, ZeroDivisionError) as error:
+        raise SourceError(f"{path.name}: its metadata and tensors do not fit: {error}") from error
+    _publish(target, texts, tensors)
     return target
+
+
+def _check_target(target: Path, overwrite: bool) -> None:
+    if target.exists() and not target.is_dir():
+        raise ConversionError(f"{target} is a file; name a folder for the checkpoint")
+    there = [name for name in _FILES if (target / name).exists()]
+    if there and not overwrite:
+        raise ConversionError(f"the folder {target} holds {there[0]}; name another, or replace it with --force")
+
+
+def _open(path: Path) -> tuple[Any, dict[str, Any]]:
+    """The reader of a GGUF file and its metadata."""
+    try:
+        from gguf import GGUFReader
+    except ImportError as error:
+        raise UnsupportedError("reading GGUF needs the package 'gguf': pip install 'ninfer-jax[gguf]'") from error
+    check_gguf_header(path)
+    try:
+        reader = GGUFReader(str(path))
+        return reader, {name: field.contents() for name, field in reader.fields.items()}
+    except Exception as error:
+        # The package lets whatever a broken file provokes escape: IndexError, KeyError, UnicodeDecodeError, ...
+        raise SourceError(f"{path.name} is truncated or no valid GGUF file: {error}") from error
+
+
+def _publish(target: Path, texts: dict[str, str], tensors: dict[str, np.ndarray]) -> None:
+    """Write every file beside its name and rename them, the weights last."""
+    from safetensors.numpy import save_file
+
+    target.mkdir(parents=True, exist_ok=True)
+    partial = {name: target / f".{name}.partial" for name in _FILES}
+    try:
+        for name, text in texts.items():
+            partial[name].write_text(text, encoding="utf-8")
+        save_file(tensors, partial[_FILES[-1]])
+        for name in _FILES:
+            os.replace(partial[name], target / name)
+    except SafetensorError as error:
+        raise ConversionError(f"{_FILES[-1]} cannot be written into {target}: {error}") from error
+    finally:
+        for path in partial.values():
+            path.unlink(missing_ok=True)
 
 
 def _config(metadata: dict[str, Any], names: set[str]) -> dict[str, Any]:
@@ -100,7 +145,7 @@ def _tensors(reader: Any, config: dict[str, Any]) -> dict[str, np.ndarray]:
     for tensor in reader.tensors:
         values = np.asarray(dequantize(tensor.data, tensor.tensor_type), np.float32)
         parts = tensor.name.split(".")
-        if parts[0] == "blk" and parts[2] in _LAYER_NAMES:
+        if parts[0] == "blk" and len(parts) == 4 and parts[2] in _LAYER_NAMES:
             name = f"model.layers.{parts[1]}.{_LAYER_NAMES[parts[2]]}.{parts[3]}"
             if parts[2] in heads:
                 values = _half_split_rows(values, heads[parts[2]])

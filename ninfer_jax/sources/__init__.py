@@ -15,6 +15,7 @@ from ninfer_jax.sources.dtypes import (
     FLOAT_TYPES as FLOAT_TYPES,
     INTEGER_TYPES as INTEGER_TYPES,
 )
+from ninfer_jax.sources.gguf_header import check_gguf_header as check_gguf_header
 from ninfer_jax.sources.json_file import read_json_object as read_json_object
 from ninfer_jax.sources.tensor import (
     SourceFile as SourceFile,

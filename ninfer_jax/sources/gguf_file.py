@@ -16,6 +16,7 @@ import numpy as np
 from ninfer_jax.errors import SourceError, UnsupportedError
 from ninfer_jax.sources.dialects.decoded import DecodedTensor
 from ninfer_jax.sources.dialects.words import BlockQ8Tensor
+from ninfer_jax.sources.gguf_header import check_gguf_header
 from ninfer_jax.sources.tensor import PositionedFile, SourceRef, SourceTensor, StoredTensor, check_row_range, row_count
 
 DIALECT = "gguf"
@@ -76,6 +77,7 @@ def read_tensors(handle: PositionedFile) -> dict[str, SourceTensor]:
         SourceError: the file is not valid GGUF, or a tensor lies outside it.
     """
     gguf = _package()
+    check_gguf_header(handle.path)
     try:
         reader = gguf.GGUFReader(handle.path, "r")
         split = reader.get_field("split.count")
@@ -83,7 +85,9 @@ def read_tensors(handle: PositionedFile) -> dict[str, SourceTensor]:
         found = [(str(t.name), t.tensor_type, tuple(map(int, t.shape)), int(t.data_offset)) for t in reader.tensors]
     except Exception as error:
         # The package lets whatever a broken file provokes escape: IndexError, KeyError, UnicodeDecodeError, ...
-        raise SourceError(f"{handle.name} is not a readable GGUF file: {error or type(error).__name__}") from None
+        raise SourceError(
+            f"{handle.name} is truncated or no valid GGUF file: {error or type(error).__name__}"
+        ) from None
     if shards > 1:
         raise SourceError(f"{handle.name} is one of {shards} split GGUF files; merge them first (gguf-split --merge)")
     tensors: dict[str, SourceTensor] = {}

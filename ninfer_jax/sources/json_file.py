@@ -12,6 +12,8 @@ from ninfer_jax.errors import SourceError
 MAX_JSON_BYTES = 512 * 2**20
 """Largest JSON file that is read, bytes; the largest shard index or tokenizer of a public checkpoint is far smaller."""
 
+_MAX_DIGITS = 100
+
 
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
@@ -20,6 +22,12 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         repeated = next(key for key, _ in pairs if key in seen or seen.add(key))
         raise ValueError(f"member {repeated!r} appears twice")
     return members
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError(f"an integer has {len(digits)} digits")
+    return int(digits)
 
 
 def parse_json_object(data: bytes, what: str) -> dict[str, Any]:
@@ -33,7 +41,7 @@ def parse_json_object(data: bytes, what: str) -> dict[str, Any]:
         SourceError: not UTF-8, not JSON, nested too deeply, a repeated member, or not an object.
     """
     try:
-        value = json.loads(data.decode("utf-8"), object_pairs_hook=_refuse_duplicates)
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=_refuse_duplicates, parse_int=_integer)
     except RecursionError:
         raise SourceError(f"{what} is nested too deeply to be read") from None
     except ValueError as error:

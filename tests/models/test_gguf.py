@@ -10,7 +10,7 @@ import pytest
 from safetensors import safe_open
 
 from ninfer_jax.container import open_artifact
-from ninfer_jax.errors import SourceError, UnsupportedError
+from ninfer_jax.errors import ConversionError, SourceError, UnsupportedError
 from ninfer_jax.models import TextModel, write_checkpoint
 from tests.models import tiny
 from tests.oracle.transformers import llama_logits
@@ -115,4 +115,37 @@ def test_other_architectures_and_other_files_are_refused(tmp_path):
     (tmp_path / "noise.gguf").write_bytes(bytes(range(256)))
     with pytest.raises(SourceError, match=r"noise\.gguf"):
         write_checkpoint(tmp_path / "noise.gguf", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_is_replaced_unasked_and_nothing_is_left_half_written(tmp_path, monkeypatch):
+    source = _write_gguf(tmp_path / "tiny.gguf", tiny.weights())
+    with pytest.raises(ConversionError, match="is a file"):
+        write_checkpoint(source, source)
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"precious")
+    with pytest.raises(ConversionError, match=r"model\.safetensors.*--force"):
+        write_checkpoint(source, folder)
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("safetensors.numpy.save_file", fail)
+        with pytest.raises(OSError, match="No space"):
+            write_checkpoint(source, folder, overwrite=True)
+    assert [path.name for path in folder.iterdir()] == ["model.safetensors"]
+    assert (folder / "model.safetensors").read_bytes() == b"precious"
+    write_checkpoint(source, folder, overwrite=True)
+    assert {path.name for path in folder.iterdir()} == {"model.safetensors", "config.json", "tokenizer.json"}
+
+
+def test_metadata_that_lack_a_key_are_named(tmp_path):
+    writer = gguf.GGUFWriter(str(tmp_path / "bare.gguf"), "llama")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(SourceError, match=r"lack 'llama\.attention\.head_count'"):
+        write_checkpoint(tmp_path / "bare.gguf", tmp_path / "out")
     assert not (tmp_path / "out").exists()

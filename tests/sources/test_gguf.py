@@ -1,5 +1,7 @@
 """GGUF files: plain tensors, Q8_0 word for word, other block types decoded by the package."""
 
+import struct
+
 import gguf
 import numpy as np
 import pytest
@@ -127,3 +129,27 @@ def test_the_package_is_an_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "gguf", None)
     with pytest.raises(UnsupportedError, match="extra gguf"):
         open_checkpoint(path)
+
+
+def _metadata(kind: int, body: bytes, keys: int = 1) -> bytes:
+    """A file of no tensors whose metadata is one value named `k`."""
+    return b"GGUF" + struct.pack("<IQQ", 3, 0, keys) + struct.pack("<Q", 1) + b"k" + struct.pack("<I", kind) + body
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"GGUF" + struct.pack("<IQQ", 3, 1 << 60, 0), "declares 1152921504606846976 tensors"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 1 << 63), "metadata keys"),
+        (_metadata(9, struct.pack("<IQ", 4, 1 << 61)), "2305843009213693952 array entries"),
+        (_metadata(9, struct.pack("<IQ", 9, 1)), "type 9"),
+        (_metadata(9, struct.pack("<IQ", 0, 5_000_000)) + bytes(5_000_000), "at most"),
+        (_metadata(8, struct.pack("<Q", 2**64 - 1)), "header needs"),
+        (_metadata(77, b"12345678"), "type 77"),
+        (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "little-endian"),
+    ],
+)
+def test_a_header_that_declares_more_than_the_file_holds_is_refused_at_once(tmp_path, data, message):
+    (tmp_path / "h.gguf").write_bytes(data)
+    with pytest.raises(SourceError, match=message):
+        open_checkpoint(tmp_path / "h.gguf")

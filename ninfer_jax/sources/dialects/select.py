@@ -63,6 +63,8 @@ def _quantization_config(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
             value = place.get(member)
             if isinstance(value, Mapping):
                 return value
+            if value is not None:
+                raise SourceError(f"{member} in config.json is {value!r:.60}; an object or null is needed")
     return {}
 
 
