@@ -92,6 +92,9 @@ def _scope(recipe: Recipe, checkpoint: Checkpoint) -> Scope:
 
 def _identity(recipe: Recipe, checkpoint: Checkpoint, scope: Scope) -> RecipeIdentity:
     names = {"checkpoint": checkpoint.name, "recipe": recipe.name}
+    for what, name in names.items():
+        if not name.isprintable():  # also a byte that is not UTF-8, which no artifact can hold
+            raise RecipeError(f"the name of the {what}, {name!r}, cannot be part of an identity; rename it")
     return RecipeIdentity(scope.text(recipe.schema.model_id, **names), scope.text(recipe.schema.weights_id, **names))
 
 

@@ -1,5 +1,6 @@
 """Conversions that must fail: before anything is written, or with tensor and coordinate named; nothing is published."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -113,3 +114,10 @@ def test_a_row_that_exceeds_the_budget_is_named(tmp_path: Path):
     with pytest.raises(ConversionError, match=r"tensor 'w': its smallest block of rows"):
         attempt(tmp_path, 'format = "W8G32_F16S"', values, Settings(memory_budget=budget))
     assert left(tmp_path) == set()
+
+
+def test_a_name_that_is_not_text_is_no_identity(tmp_path: Path):
+    folder = write_checkpoint(tmp_path / os.fsdecode(b"model\xff"), {"w": np.ones((2, 64), np.float32)})
+    with pytest.raises(RecipeError, match=r"name of the checkpoint, 'model.*udcff'.*rename it"):
+        convert(folder, tmp_path / "out.ninfer", "uniform-q4")
+    assert list(tmp_path.iterdir()) == [folder]
