@@ -26,9 +26,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint(folder / "model", tensors)
 
 
-# Ctrl-C after some writes, as from a keyboard; later writes are slow, so that the conversion cannot end before it.
+# Ctrl-C after some writes, as from a keyboard; later writes are slow, so that the conversion cannot end before it. The
+# handler is set because a job that a script put into the background inherits an ignored interrupt.
 _INTERRUPTED = """
 import os, runpy, signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 write, count = os.pwrite, 0
 def pwrite(*arguments):
     global count
