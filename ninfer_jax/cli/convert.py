@@ -118,6 +118,9 @@ def _join(coordinator: str | None, processes: int | None, process_id: int | None
         return 0
     if coordinator is None or processes is None or process_id is None:
         raise click.UsageError("give all of --coordinator, --processes and --process-id, or none")
+    host, _, port = coordinator.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise click.UsageError(f"--coordinator {coordinator!r}: write HOST:PORT, such as host0:1234")
     if process_id >= processes:
         raise click.UsageError(f"--process-id {process_id} of {processes} processes; indices start at 0")
     if processes > 1:

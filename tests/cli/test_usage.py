@@ -53,6 +53,8 @@ TWO = ("--processes", "2")
             "--process-id",
             "2",
         ),
+        ("convert", "a", "b", "--recipe", "uniform-q4", *TWO, "--process-id", "0", "--coordinator", "no-port"),
+        ("convert", "a", "b", "--recipe", "uniform-q4", *TWO, "--process-id", "0", "--coordinator", "h:70000"),
         ("convert", "--dry-run", "--recipe", "uniform-q4"),
         ("verify", "a", "--source", "b"),
         ("verify", "a", "--sample", "3"),
