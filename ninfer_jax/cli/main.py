@@ -13,7 +13,7 @@ from ninfer_jax.cli.convert import convert_command
 from ninfer_jax.cli.demo import demo_command
 from ninfer_jax.cli.diff import diff_command
 from ninfer_jax.cli.export import export_command
-from ninfer_jax.cli.failure import fail
+from ninfer_jax.cli.failure import fail, print_failure
 from ninfer_jax.cli.generate import from_gguf_command, generate_command
 from ninfer_jax.cli.inspect import inspect_command
 from ninfer_jax.cli.report import report_command
@@ -27,6 +27,17 @@ TRACEBACK_VARIABLE = "NINFER_JAX_TRACEBACK"
 
 class Commands(click.Group):
     """A group whose commands never print a traceback."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the group; a closed stream swallows its output, and help that cannot be printed is one line too."""
+        for name in ("stdout", "stderr"):
+            if getattr(sys, name) is None:  # closed by the shell, as in `command >&-`
+                setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (open until the end)
+        try:
+            return super().main(*args, **kwargs)
+        except OSError as error:
+            print_failure(f"{error.filename or 'system'}: {error.strerror or error}")
+            sys.exit(1)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; errors become one line on standard error and exit code 1."""

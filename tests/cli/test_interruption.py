@@ -81,3 +81,21 @@ def test_a_file_that_cannot_grow_is_one_line_and_leaves_nothing(model: Path, tmp
     assert done.stderr.splitlines()[-1].startswith("error: cannot reserve")
     assert "Traceback" not in done.stderr
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code", "lines"),
+    [
+        ("--help >/dev/full", 1, 1),
+        ("support --json >/dev/full", 1, 1),
+        ("--help >&-", 0, 0),
+        ("--help 2>&-", 0, 0),
+    ],
+)
+def test_output_that_cannot_be_written_is_one_line_or_none(redirection: str, code: int, lines: int):
+    command = f"{sys.executable} -m ninfer_jax {redirection}"
+    done = subprocess.run(
+        command, shell=True, env=environment(), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (code, lines), done.stderr
+    assert "Traceback" not in done.stderr
