@@ -22,12 +22,17 @@ _Plane = tuple[str, tuple[int, ...]] | None
 
 
 def validate(w: QuantizedTensor) -> None:
-    """Raise unless the planes belong together and to the format; works on traced, abstract and concrete leaves.
+    """Raise unless w is a packed weight whose planes fit its format; works on traced, abstract and concrete leaves.
 
     Raises:
-        LayoutError: for another planes type, a plane missing or too many, a wrong dtype or shape, or planes that are a
-            shard of the columns cut through a group or block; the message then lists the possible shard counts.
+        LayoutError: for something else than a `QuantizedTensor`, another planes type, a plane missing or too many, a
+            wrong dtype or shape, or planes that are a shard of the columns cut through a group or block; the message
+            then lists the possible shard counts.
     """
+    if not isinstance(w, QuantizedTensor):
+        raise LayoutError(
+            f"the weight is {type(w).__name__}, not QuantizedTensor; pack a float array with QuantizedTensor.quantize"
+        )
     planes_type = layout_of(w.format).planes_type
     if planes_type is None or not isinstance(w.planes, planes_type):
         raise LayoutError(f"{w.format} planes are {getattr(planes_type, '__name__', None)}, not {type(w.planes)}")

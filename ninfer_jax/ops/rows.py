@@ -79,8 +79,9 @@ def split(w: QuantizedTensor, sizes: Sequence[int]) -> tuple[QuantizedTensor, ..
         sizes: rows of each part, adding up to N; multiples of 128 for NVFP4.
 
     Raises:
-        LayoutError: where sizes do not add up, or would cut an NVFP4 tile.
+        LayoutError: where the planes do not belong together, sizes do not add up, or would cut an NVFP4 tile.
     """
+    validate(w)
     n = w.shape[-2]
     sizes = [int(size) for size in sizes]
     step = 128 if isinstance(w.spec, BlockScaledFormat) else 1

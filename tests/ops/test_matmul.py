@@ -3,14 +3,18 @@
 Shapes are those of the registered targets scaled down: their ratios, padded columns and rows that fill no block.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 
 from ninfer_jax.arrays import QuantizedTensor
 from ninfer_jax.errors import LayoutError, UnsupportedError
-from ninfer_jax.ops import explain_matmul, gated_linear, linear, matmul
+from ninfer_jax.ops import explain_matmul, gated_linear, grouped_matmul, linear, matmul, split, take_rows
 from tests.ops.weights import FORMATS, activations, check_product, exact, random_weight, temporary_bytes
 
 ROWS = (1, 2, 7, 16, 33, 256)
@@ -150,3 +154,21 @@ def test_refusals() -> None:
         matmul(jnp.ones((2, 64)), w, preferred_element_type=jnp.int32)
     with pytest.raises(LayoutError, match="map leading axes"):
         matmul(jnp.ones((2, 64)), jax.tree.map(lambda leaf: leaf[None], w))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda w: matmul(jnp.ones((2, 64)), w),
+        lambda w: linear(jnp.ones((2, 64)), w, jnp.ones(8)),
+        lambda w: gated_linear(jnp.ones((2, 64)), w),
+        lambda w: take_rows(w, jnp.arange(2)),
+        lambda w: grouped_matmul(jnp.ones((2, 64)), w, jnp.ones(1, jnp.int32)),
+        lambda w: split(w, [4, 4]),
+        lambda w: explain_matmul(jnp.ones((2, 64)), w),
+    ],
+)
+def test_a_float_array_is_no_packed_weight(call: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for a user, whom no annotation check guards
+    with pytest.raises(LayoutError, match="pack a float array"):
+        call(jnp.ones((8, 64)))
