@@ -6,7 +6,7 @@ order they are stored, and needs no other thread's. Columns keep their order, so
     a[r, c] = bfloat16(code[r, c] * scale[r, c // group])
 
 A code alone is exact, an E2M1 code times its E4M3FN scale is too; a product with a binary16 scale is rounded once but
-for 2^-17 of it. The word programs run on `RowPtxWords` in a kernel, and on arrays in the tests; `rows_twin` states the
+for 2^-17 of it. The word programs run on `PtxWords` in a kernel, and on arrays in the tests; `rows_twin` states the
 equation column by column and runs where a kernel is interpreted, which inlined code cannot. Leaves out where words come
 from (_row_tiles) and what multiplies finished sums. Source: storage-layouts; tensor-formats §3.
 """
@@ -24,7 +24,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import arith, vector
 
 from pallas_kernels.mosaic_gpu._unpack import _fp8, _w8
-from pallas_kernels.mosaic_gpu._words import PtxWords, Word
+from pallas_kernels.mosaic_gpu._words import PtxWords, Word, scale_pairs
 from pallas_kernels.tiling import weight_kind
 
 #: Rows of a tile: the lanes of tensor memory.
@@ -32,18 +32,6 @@ LANES = 128
 #: Columns `unpack_rows` unpacks at a time.
 COLUMNS = 64
 _SIGN_BITS = {"q4": 3, "q5": 4, "q6": 5}
-
-
-class RowPtxWords(PtxWords):
-    """`PtxWords` and what scaling a pair needs."""
-
-    def split_binary16(self, word: Word) -> tuple[Word, Word]:
-        """high + low = the binary16 value in the low half of a word, each as a pair of equal bfloat16 halves."""
-        widen = "{ .reg .b16 half, rest; mov.b32 {half, rest}, $1; cvt.f32.f16 $0, half; }"
-        value = self._asm(widen, word)
-        high = self._asm("cvt.rn.bf16x2.f32 $0, $1, $1;", value)
-        rest = "{ .reg .b32 high; shl.b32 high, $2, 16; sub.f32 high, $1, high; cvt.rn.bf16x2.f32 $0, high, high; }"
-        return high, self._asm(rest, value, high)
 
 
 def e2m1_pairs(words: Any, codes: Any) -> list[Any]:
@@ -124,7 +112,7 @@ def scaled_pairs(
       words: the words of the plane of codes: 8, or 16 where a code takes a byte.
       high: the words of the high plane.
       scales: nothing for codes alone; one word a group, binary16 in its low half; for nvfp4 one word, a byte a block.
-      ops: the word operations, `RowPtxWords` in a kernel.
+      ops: the word operations, `PtxWords` in a kernel.
     """
     pairs = _code_pairs(kind, words, high, ops)
     if not scales:
@@ -134,12 +122,9 @@ def scaled_pairs(
         values = [ops.shift(ops.prmt(scales[0], 0, 0x4040 + 0x0101 * b), 4) for b in range(4)]
         values = [ops.mul_bf16x2(value, 0x7B807B80) for value in values]
         return [ops.mul_bf16x2(pair, values[i // 8]) for i, pair in enumerate(pairs)]
-    parts = [ops.split_binary16(word) for word in scales]
-    each = len(pairs) // len(parts)
-    return [
-        ops.fma_bf16x2(pair, parts[i // each][0], ops.mul_bf16x2(pair, parts[i // each][1]))
-        for i, pair in enumerate(pairs)
-    ]
+    each = len(pairs) // len(scales)
+    parts = [pairs[g * each : (g + 1) * each] for g in range(len(scales))]
+    return [pair for part, scale in zip(parts, scales, strict=True) for pair in scale_pairs(part, scale, ops)]
 
 
 def code_words(kind: str) -> int:
@@ -199,7 +184,7 @@ def unpack_rows(
         words = [[w for register in f.registers.flat for w in _as_words(register)] for f in fragments]
         further = words[1] if high is not None else []
         scale_words = [w for fragment in words[len(words) - len(scales) :] for w in fragment]
-        pairs = _units(kind, units, words[0], further, scale_words, RowPtxWords())
+        pairs = _units(kind, units, words[0], further, scale_words, PtxWords())
         layout, pair_type = operand_layout().to_mgpu(), ir.VectorType.get((2,), ir.BF16Type.get())
         registers = np.empty(len(pairs), dtype=object)
         for i, pair in enumerate(pairs):

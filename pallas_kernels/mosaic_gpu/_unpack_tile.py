@@ -29,33 +29,18 @@ from jaxlib.mlir.dialects import arith, memref
 
 from pallas_kernels.mosaic_gpu import _unpack
 from pallas_kernels.mosaic_gpu._unpack import COLUMNS, ROWS
-from pallas_kernels.mosaic_gpu._words import JnpWords, Word, ptx_words
+from pallas_kernels.mosaic_gpu._words import JnpWords, Word, ptx_words, scale_pairs
+from pallas_kernels.tiling import weight_kind
 
 #: What sums of tiles have to be multiplied by.
 FACTORS = MappingProxyType(
-    {"q4": 2.0**22, "q5": 2.0**6, "q6": 2.0**6, "w8": 2.0**6, "fp8": 1.0, "nvfp4": _unpack.NVFP4_FACTOR}
+    {"q4": 2.0**6, "q5": 2.0**6, "q6": 2.0**6, "w8": 2.0**6, "fp8": 1.0, "nvfp4": _unpack.NVFP4_FACTOR}
 )
+#: Bits a nibble of each of the four pairs of a word is lifted by.
+_PLACES = MappingProxyType({"q4": (0, 4, 0, 4), "q5": (0, 1, 2, 3), "q6": (0, 2, 0, 2)})
 # bfloat16 powers of two, and their negatives, in both halves of a word.
 _POWER = lambda exponent: (exponent + 127 << 7) * 0x00010001
 _MINUS = 0x80008000
-
-
-def q4_pairs(words: Sequence[Word], scale: Word, ops: Any) -> list[Word]:
-    """Pair j is codes j and j + 4 of each word, times the bfloat16 of the scale over 2^22.
-
-    Of a bfloat16 whose upper 8 bits are zero, the lower 8 are an integer in units of 2^-133, subnormal or not. So code
-    + 8 is one where the nibble lies, and fma(2^-133 * (code + 8), 2^111 * scale, -8 * 2^-22 * scale) is the product.
-    """
-    hi = ops.bf16x2_of_f32(ops.float_of_half(scale))
-    times = [ops.mul_bf16x2(hi, _POWER(111 - 4 * i)) for i in range(2)]
-    offset = ops.mul_bf16x2(hi, _POWER(-19) | _MINUS)
-    pairs = []
-    for word in words:
-        for j in range(4):
-            mask, flip = 0x000F000F << (4 * (j % 2)), 0x00080008 << (4 * (j % 2))
-            code = ops.lop3(ops.shift(word, -8 * (j // 2)), mask, flip, lambda a, b, c: (a & b) ^ c)
-            pairs.append(ops.fma_bf16x2(code, times[j % 2], offset))
-    return pairs
 
 
 def w8_pairs(words: Sequence[Word], ops: Any) -> list[Word]:
@@ -68,38 +53,38 @@ def w8_pairs(words: Sequence[Word], ops: Any) -> list[Word]:
     return pairs
 
 
-def split_pairs(kind: str, words: Sequence[Word], high: Word, ops: Any) -> list[Word]:
-    """Pair j is codes j and j + 4 of each word of q5 or q6, over 2^6.
+def nibble_pairs(kind: str, words: Sequence[Word], high: Word | None, ops: Any) -> list[Word]:
+    """Pair j is codes j and j + 4 of each word of q4, q5 or q6, over 2^6.
 
-    A code lies up to 3 bits up in its half, where its high bits need no shift of their own, and its multiplier makes up
-    for that.
+    Of a bfloat16 whose upper 8 bits are zero, the lower 8 are an integer in units of 2^-133, subnormal or not. So a
+    code with its sign bit flipped is one wherever it lies in them, its multiplier makes up for the place, and what the
+    flip added comes off in the same fma. Places are those where high bits need no shift of their own.
     """
-    bits, places = (1, (0, 1, 2, 3)) if kind == "q5" else (2, (0, 2, 0, 2))
-    if kind == "q5":
-        # Bit k of the low half belongs to column k; the copy 12 bits up puts column k + 4 at bit k of the high half.
-        spread = ops.lop3(high, ops.shift(high, 12), 0, lambda a, b, c: a | b | c)
-        tops = [[ops.shift(spread, 4 - 8 * w)] * 4 for w in range(2)]
-    else:
-        # Byte b of the high word has the two bits of columns 4b to 4b + 3; one byte goes to each half.
-        spreads = [ops.prmt(high, 0, selector) for selector in (0x4140, 0x4342)]
-        tops = [[ops.shift(spread, 4)] * 2 + [spread] * 2 for spread in spreads]
+    bits = weight_kind(kind).code_bits - 4
+    places = _PLACES[kind]
     pairs = []
-    for word, top in zip(words, tops, strict=True):
+    for word, top in zip(words, _tops(kind, high, ops), strict=True):
         for j, place in enumerate(places):
             lift = 0x00010001 << place
-            sign, mask = (8 << bits) * lift, ((1 << bits) - 1 << 4) * lift
-            upper = ops.lop3(top[j], mask, sign, lambda a, b, c: (a & b) ^ c)
-            code = ops.lop3(ops.shift(word, place - 4 * j), 0xF * lift, upper, lambda a, b, c: (a & b) | c)
+            upper, mask = (8 << bits) * lift, ((1 << bits) - 1 << 4) * lift
+            if bits:
+                upper = ops.lop3(top[j], mask, upper, lambda a, b, c: (a & b) ^ c)
+            code = ops.lop3(ops.shift(word, place - 4 * j), 0xF * lift, upper, lambda a, b, c: (a & b) ^ c)
             pairs.append(ops.fma_bf16x2(code, _POWER(127 - place), _POWER(bits - 3) | _MINUS))
     return pairs
 
 
-def scaled_pairs(pairs: Sequence[Word], scale: Word, ops: Any) -> list[Word]:
-    """Pairs times the binary16 in the low half of scale."""
-    value = ops.float_of_half(scale)
-    hi = ops.bf16x2_of_f32(value)
-    lo = ops.bf16x2_of_f32(ops.sub_f32(value, ops.shift(hi, 16)))
-    return [ops.fma_bf16x2(pair, hi, ops.mul_bf16x2(pair, lo)) for pair in pairs]
+def _tops(kind: str, high: Word | None, ops: Any) -> list[list[Word]]:
+    """Of each of the two words of codes, the words with the high bits of its four pairs in place."""
+    if kind == "q4":
+        return [[], []]
+    if kind == "q5":
+        # Bit k of the low half belongs to column k; the copy 12 bits up puts column k + 4 at bit k of the high half.
+        spread = ops.lop3(high, ops.shift(high, 12), 0, lambda a, b, c: a | b | c)
+        return [[ops.shift(spread, 4 - 8 * w)] * 4 for w in range(2)]
+    # Byte b of the high word has the two bits of columns 4b to 4b + 3; one byte goes to each half.
+    spreads = [ops.prmt(high, 0, selector) for selector in (0x4140, 0x4342)]
+    return [[ops.shift(spread, 4)] * 2 + [spread] * 2 for spread in spreads]
 
 
 def tile_pairs(
@@ -115,16 +100,14 @@ def tile_pairs(
       selector: prmt selector of the thread's block (nvfp4).
       ops: `PtxWords` or `JnpWords`.
     """
-    if kind == "q4":
-        return q4_pairs(parts[0], scales[0], ops)
     if kind == "w8":
         return [
             pair
             for part, scale in zip(parts, scales, strict=True)
-            for pair in scaled_pairs(w8_pairs(part, ops), scale, ops)
+            for pair in scale_pairs(w8_pairs(part, ops), scale, ops)
         ]
-    if kind in ("q5", "q6"):
-        return scaled_pairs(split_pairs(kind, parts[0], high, ops), scales[0], ops)
+    if kind in _PLACES:
+        return scale_pairs(nibble_pairs(kind, parts[0], high, ops), scales[0], ops)
     block = _unpack.block_scale_pair(scales[0], selector, ops) if kind == "nvfp4" else None
     return [pair for part in parts for pair in _unpack.PROGRAMS[kind](part, None, block, ops)]
 

@@ -5,7 +5,7 @@ one PTX instruction an operation; where a kernel is interpreted, and in the test
 A bfloat16 pair is a word: the value for the even column in its low half.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -232,3 +232,15 @@ class FmaPtxWords(PtxWords):
 def ptx_words() -> PtxWords:
     """The operations in instructions that the GPU being compiled for has."""
     return PtxWords() if mgpu.utils.get_arch().major >= 9 else FmaPtxWords()
+
+
+def scale_pairs(pairs: Sequence[Word], scale: Word, ops: Any) -> list[Word]:
+    """RNE_bf16(code * scale) of bfloat16 pairs of exact codes, for the binary16 in the low half of `scale`.
+
+    The scale is hi + lo in bfloat16, and fma(code, hi, code * lo) rounds once: what the product with lo loses is below
+    2^-16 of the weight, and moves it only where it was that near a tie.
+    """
+    value = ops.float_of_half(scale)
+    hi = ops.bf16x2_of_f32(value)
+    lo = ops.bf16x2_of_f32(ops.sub_f32(value, ops.shift(hi, 16)))
+    return [ops.fma_bf16x2(pair, hi, ops.mul_bf16x2(pair, lo)) for pair in pairs]
