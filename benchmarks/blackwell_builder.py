@@ -8,7 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from pallas_kernels.hardware import B200
 from pallas_kernels.mosaic_gpu import decode_sm100, nvfp4_w4a4, prefill_sm100
+from pallas_kernels.mosaic_gpu.call import Call
+from pallas_kernels.mosaic_gpu.planning import Product
 from pallas_kernels.planes import WeightPlanes, plane_shapes
 from pallas_kernels.tiling import DecodeConfig, PrefillConfig
 
@@ -44,25 +47,19 @@ def matmul(
       The function and the shapes of its arguments.
     """
     gated, dtype = activation is not None, jnp.dtype(out)
-    problem: dict[str, Any] = {"n": n, "k": k, "out_dtype": dtype, "activation": activation}
+    kernel: Any
     if implementation == nvfp4_w4a4.IMPLEMENTATION:
-        kernel = nvfp4_w4a4.run
-        chosen: Any = (
-            nvfp4_w4a4.heuristic_config(m=m, n=n, out_bytes=4) if config is None else nvfp4_w4a4.W4A4Config(**config)
-        )
+        kernel, config_type = nvfp4_w4a4, nvfp4_w4a4.W4A4Config
+        product = Product(kind, m, n, k, B200, out_bytes=4)
     elif m <= decode_sm100.MAX_M:
-        kernel, problem["kind"] = decode_sm100.run, kind
-        chosen = DecodeConfig(**config) if config else decode_sm100.heuristic_config(kind=kind, m=m, n=n, k=k)
+        kernel, config_type, product = decode_sm100, DecodeConfig, Product(kind, m, n, k, B200)
     else:
-        kernel, problem["kind"] = prefill_sm100.run, kind
-        chosen = (
-            PrefillConfig(**config)
-            if config
-            else prefill_sm100.heuristic_config(kind=kind, m=m, n=n, k=k, gated=gated, out_bytes=dtype.itemsize)
-        )
+        kernel, config_type = prefill_sm100, PrefillConfig
+        product = Product(kind, m, n, k, B200, gated, dtype.itemsize)
+    chosen = config_type(**config) if config else kernel.PLANNER.heuristic_config(product)
 
     def function(x, planes, b, r):
-        return kernel(x, WeightPlanes(*planes), config=chosen, bias=b, residual=r, **problem)
+        return kernel.run(x, WeightPlanes(*planes), chosen, Call(kind, n, k, dtype, B200, b, r, activation))
 
     shape = jax.ShapeDtypeStruct
     arguments = (

@@ -8,7 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from pallas_kernels.hardware import H100
 from pallas_kernels.mosaic_gpu import decode_sm90
+from pallas_kernels.mosaic_gpu.call import Call
+from pallas_kernels.mosaic_gpu.planning import Product
 from pallas_kernels.planes import WeightPlanes, plane_shapes
 from pallas_kernels.tiling import StreamConfig
 
@@ -39,20 +42,12 @@ def decode(
     Returns:
       The function and the shapes of its arguments.
     """
-    chosen = decode_sm90.heuristic_config(kind=kind, m=m, n=n, k=k) if config is None else StreamConfig(**config)
+    product = Product(kind, m, n, k, H100)
+    chosen = decode_sm90.PLANNER.heuristic_config(product) if config is None else StreamConfig(**config)
 
     def function(x, planes, b):
-        return decode_sm90.run(
-            x,
-            WeightPlanes(*planes),
-            kind=kind,
-            n=n,
-            k=k,
-            out_dtype=jnp.dtype(out),
-            config=chosen,
-            bias=b,
-            activation=activation,
-        )
+        call = Call(kind, n, k, jnp.dtype(out), H100, b, activation=activation)
+        return decode_sm90.run(x, WeightPlanes(*planes), chosen, call)
 
     shape = jax.ShapeDtypeStruct
     return function, (

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 
 from pallas_kernels.hardware import KNOWN_HARDWARE
 from pallas_kernels.mosaic_gpu import portable_mma
+from pallas_kernels.mosaic_gpu.call import Call
+from pallas_kernels.mosaic_gpu.planning import Product
 from pallas_kernels.planes import WeightPlanes, plane_shapes
 from pallas_kernels.tiling import PortableConfig
 
@@ -42,20 +44,13 @@ def matmul(
     Returns:
       The function and the shapes of its arguments.
     """
-    dtype = jnp.dtype(out)
-    problem: dict[str, Any] = {"kind": kind, "n": n, "k": k}
-    chosen = (
-        PortableConfig(**config)
-        if config is not None
-        else portable_mma.heuristic_config(
-            **problem, m=m, gated=activation is not None, out_bytes=dtype.itemsize, hardware=KNOWN_HARDWARE[hardware]
-        )
-    )
+    dtype, device = jnp.dtype(out), KNOWN_HARDWARE[hardware]
+    product = Product(kind, m, n, k, device, activation is not None, dtype.itemsize)
+    chosen = portable_mma.PLANNER.heuristic_config(product) if config is None else PortableConfig(**config)
 
     def function(x, planes, b):
-        return portable_mma.run(
-            x, WeightPlanes(*planes), **problem, out_dtype=dtype, config=chosen, bias=b, activation=activation
-        )
+        call = Call(kind, n, k, dtype, device, b, activation=activation)
+        return portable_mma.run(x, WeightPlanes(*planes), chosen, call)
 
     shape = jax.ShapeDtypeStruct
     return function, (

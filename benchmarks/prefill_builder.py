@@ -8,7 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from pallas_kernels.hardware import H100
 from pallas_kernels.mosaic_gpu import prefill_sm90
+from pallas_kernels.mosaic_gpu.call import Call
+from pallas_kernels.mosaic_gpu.planning import Product
 from pallas_kernels.planes import WeightPlanes, plane_shapes
 from pallas_kernels.tiling import PrefillConfig
 
@@ -42,25 +45,12 @@ def prefill(
       The function and the shapes of its arguments.
     """
     gated, dtype = activation is not None, jnp.dtype(out)
-    chosen = (
-        prefill_sm90.heuristic_config(kind=kind, m=m, n=n, k=k, gated=gated, out_bytes=dtype.itemsize)
-        if config is None
-        else PrefillConfig(**config)
-    )
+    product = Product(kind, m, n, k, H100, gated, dtype.itemsize)
+    chosen = prefill_sm90.PLANNER.heuristic_config(product) if config is None else PrefillConfig(**config)
 
     def function(x, planes, b, r):
-        return prefill_sm90.run(
-            x,
-            WeightPlanes(*planes),
-            kind=kind,
-            n=n,
-            k=k,
-            out_dtype=dtype,
-            config=chosen,
-            bias=b,
-            residual=r,
-            activation=activation,
-        )
+        call = Call(kind, n, k, dtype, H100, b, r, activation)
+        return prefill_sm90.run(x, WeightPlanes(*planes), chosen, call)
 
     shape = jax.ShapeDtypeStruct
     columns = n // 2 if gated else n

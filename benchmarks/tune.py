@@ -30,6 +30,8 @@ from benchmarks.packed_weights import decode_rows, random_planes
 from benchmarks.peers import first_line
 from pallas_kernels import H100, WEIGHT_KINDS, Hardware, WeightPlanes, autotune
 from pallas_kernels.autotune import Measurement, Problem, TuningTable
+from pallas_kernels.mosaic_gpu.call import Call
+from pallas_kernels.mosaic_gpu.planning import Product
 from pallas_kernels.planes import plane_bytes
 
 _CHECKED_ROWS = 64
@@ -57,33 +59,20 @@ def problems(
 
 def candidates(problem: Problem, session: Session, limit: int) -> list[Any]:
     """The configurations to try, best predicted first."""
-    arguments = {name: getattr(problem, name) for name in ("kind", "m", "n", "k", "gated", "out_bytes")}
-    arguments["hardware"] = session.hardware
-    module = kernel_module(problem.kernel)
-    found = module.candidate_configs(**arguments)
-    return sorted(found, key=lambda config: module.predicted_seconds(config, **arguments))[:limit]
+    fields = {name: getattr(problem, name) for name in ("kind", "m", "n", "k", "gated", "out_bytes")}
+    product, planner = Product(**fields, hardware=session.hardware), kernel_module(problem.kernel).PLANNER
+    found = planner.candidate_configs(product)
+    return sorted(found, key=lambda config: planner.predicted_seconds(config, product))[:limit]
 
 
 def call(problem: Problem, config: Any, session: Session) -> Any:
     """x, planes -> y of a problem with a configuration."""
     run = kernel_module(problem.kernel).run
-    activation = "silu" if problem.gated else None
-
-    def function(x, planes):
-        return run(
-            x,
-            WeightPlanes(*planes),
-            kind=problem.kind,
-            n=problem.n,
-            k=problem.k,
-            out_dtype=jnp.bfloat16,
-            config=config,
-            activation=activation,
-            sms=session.hardware.sms,
-            interpret=session.interpret,
-        )
-
-    return function
+    asked = Call(
+        problem.kind, problem.n, problem.k, jnp.bfloat16, session.hardware,
+        activation="silu" if problem.gated else None, interpret=session.interpret,
+    )  # fmt: skip
+    return lambda x, planes: run(x, WeightPlanes(*planes), config, asked)
 
 
 def is_right(y: jax.Array, x: jax.Array, planes: WeightPlanes, problem: Problem) -> bool:

@@ -4,13 +4,14 @@
            stages + filling the rings
 
 Constants are static counts (instructions and registers, from `benchmarks.aot`) and latencies of the order published for
-the part; nothing here was measured on a GPU. Leaves out the kernel (decode_sm90) and measured tables (autotune).
-Source: gpu-kernels.
+the part; nothing here was measured on a GPU. Leaves out the kernel (decode_sm90) and the choice (planning). Source:
+gpu-kernels.
 """
 
 import dataclasses
 import itertools
 import math
+from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Any
 
@@ -21,16 +22,21 @@ import numpy as np
 from pallas_kernels.errors import KernelConfigError
 from pallas_kernels.hardware import H100, Hardware
 from pallas_kernels.mosaic_gpu._unpack import COLUMNS
+from pallas_kernels.mosaic_gpu.planning import (
+    SCALE_TILE_ROWS,
+    SCALE_TILE_WORDS,
+    SMEM_RESERVE,
+    Planner,
+    Product,
+    swizzle_of,
+    swizzled,
+)
 from pallas_kernels.planes import plane_bytes
 from pallas_kernels.tiling import StreamConfig, require_fits, weight_kind
 
 MAX_M = 16
-#: Rows of the scale tile NVFP4 stores, and 32-bit words of one tile.
-SCALE_TILE_ROWS, SCALE_TILE_WORDS = 128, 128
 #: All instructions a weight of the main loop, tensor core instructions aside.
 INSTRUCTIONS = MappingProxyType({"q4": 2.4, "q5": 3.7, "q6": 3.5, "w8": 3.5, "fp8": 3.5, "nvfp4": 3.7})
-#: Barriers, and what the driver keeps of a multiprocessor's shared memory for each block, bytes.
-_SMEM_RESERVE = 2048
 _REGISTERS_PER_SM = 65536
 #: Registers a thread takes, at most, with 64 rows and with more.
 _REGISTERS = MappingProxyType({64: 128, 128: 255})
@@ -38,17 +44,6 @@ _REGISTERS = MappingProxyType({64: 128, 128: 255})
 _LATENCY, _L2_BYTES_PER_CYCLE = 1.0e-6, 24.0
 #: Cycles of issue a stage takes on its own; cycles a warpgroup waits in it, and for each instruction it depends on.
 _STAGE_CYCLES, _STAGE_WAIT, _CYCLES_EACH = 80, 500, 2.0
-
-
-def swizzle_of(row_bytes: int) -> int:
-    """Widest swizzle that divides a row of a shared memory tile, or 0 where none does."""
-    return next((s for s in (128, 64, 32) if row_bytes % s == 0), 0)
-
-
-def _transforms(swizzle: int, element_bytes: int) -> tuple[Any, ...]:
-    if not swizzle:
-        return ()
-    return (plgpu.TilingTransform((8, swizzle // element_bytes)), plgpu.SwizzleTransform(swizzle))
 
 
 def _largest_divisor(value: int, limit: int) -> int:
@@ -117,14 +112,13 @@ class DecodePlan:
         codes, high = (self.slots, self.rows, self.row_bytes), (self.slots, self.rows, self.high_row_bytes)
         x, sums = (self.slots, self.m_tile, self.block_k), (2, self.warpgroups, self.m_tile, self.rows)
         smem = {
-            "x_smem": plgpu.SMEM(x, jnp.bfloat16, transforms=_transforms(self.sum_columns * 2, 2)),
-            "codes_smem": plgpu.SMEM(codes, jnp.uint8, transforms=_transforms(self.swizzle, 1)),
-            "sums_smem": plgpu.SMEM(sums, jnp.float32, transforms=_transforms(128, 4)),
+            "x_smem": plgpu.SMEM(x, jnp.bfloat16, transforms=swizzled(self.sum_columns * 2, 16)),
+            "codes_smem": plgpu.SMEM(codes, jnp.uint8, transforms=swizzled(self.row_bytes, 8)),
+            "sums_smem": plgpu.SMEM(sums, jnp.float32, transforms=swizzled(128, 32)),
             "done_barrier": plgpu.Barrier(num_arrivals=self.warpgroups),
         }
         if self.high_row_bytes:
-            high_transforms = _transforms(swizzle_of(self.high_row_bytes), 1)
-            smem["high_smem"] = plgpu.SMEM(high, jnp.uint8, transforms=high_transforms)
+            smem["high_smem"] = plgpu.SMEM(high, jnp.uint8, transforms=swizzled(self.high_row_bytes, 8))
         if self.kind == "nvfp4":
             tiles = (self.slots, self.scale_tiles, self.block_k // COLUMNS, SCALE_TILE_WORDS)
             smem["scales_smem"] = plgpu.SMEM(tiles, jnp.uint32)
@@ -144,94 +138,49 @@ class DecodePlan:
 
     def blocks_per_sm(self, hardware: Hardware) -> int:
         """Blocks one multiprocessor has room for; 0 where not even one fits."""
-        if self.smem_bytes() + _SMEM_RESERVE > hardware.smem_per_block:
+        if self.smem_bytes() + SMEM_RESERVE > hardware.smem_per_block:
             return 0
         by_registers = _REGISTERS_PER_SM // (self.warpgroups * 128 * _REGISTERS[self.rows])
-        return min(hardware.smem_per_sm // (self.smem_bytes() + _SMEM_RESERVE), by_registers)
+        return min(hardware.smem_per_sm // (self.smem_bytes() + SMEM_RESERVE), by_registers)
 
 
-def check_config(
-    config: StreamConfig, *, kind: str, m: int, n: int, k: int, hardware: Hardware = H100, **_: Any
-) -> None:
-    """Raise `KernelConfigError` where the kernel cannot run a configuration for this weight.
-
-    Args:
-      config: the configuration.
-      kind: a name of `WEIGHT_KINDS`.
-      m: tokens.
-      n: rows of the weight.
-      k: columns of the weight.
-      hardware: the device, for its shared memory and registers.
-    """
-    plan = DecodePlan(m, n, k, kind, config)
-    require_fits(f"{config} for {kind}: shared memory (bytes)", plan.smem_bytes() + _SMEM_RESERVE,
-                 hardware.smem_per_block)  # fmt: skip
-    if not plan.blocks_per_sm(hardware):
+def _check_config(config: StreamConfig, product: Product) -> None:
+    kind, plan = product.kind, DecodePlan(product.m, product.n, product.k, product.kind, config)
+    need = plan.smem_bytes() + SMEM_RESERVE
+    require_fits(f"{config} for {kind}: shared memory (bytes)", need, product.hardware.smem_per_block)
+    if not plan.blocks_per_sm(product.hardware):
         raise KernelConfigError(
             f"{config} for {kind} needs {config.warpgroups * 128} threads of up to {_REGISTERS[config.rows]} registers "
             f"each, and a block has {_REGISTERS_PER_SM}: use fewer warpgroups or rows"
         )
 
 
-def candidate_configs(
-    *, kind: str, m: int, n: int, k: int, gated: bool = False, out_bytes: int = 2, hardware: Hardware = H100
-) -> tuple[StreamConfig, ...]:
-    """Configurations worth measuring: those that fit, with stages as deep as fit two blocks a multiprocessor.
-
-    Args:
-      kind: a name of `WEIGHT_KINDS`.
-      m: tokens.
-      n: rows of the weight.
-      k: columns of the weight.
-      gated: whether the product is a gated one; it is made of the same sums.
-      out_bytes: bytes of an element of the result; sums are float32 whatever it is.
-      hardware: the device.
-    """
-    found = {}
-    for rows, block_k, warpgroups, stages in itertools.product((64, 128), (512, 384, 256, 128), (2, 4), (4, 3, 2)):
-        config = StreamConfig(rows, block_k, warpgroups, stages, 1)
-        plan = DecodePlan(m, n, k, kind, config)
-        room = plan.blocks_per_sm(hardware)
-        if plan.block_k == block_k and room:
-            # Two blocks fit only where each thread makes do with half the registers; long stages need more.
-            two = room > 1 and warpgroups == 2 and block_k <= 256
-            chosen = dataclasses.replace(config, blocks_per_sm=1 + two)
-            found.setdefault(dataclasses.replace(chosen, stages=1), chosen)
-    if found:
-        return tuple(found.values())
-    # K has no such divisor: small stages, which always fit.
-    return (StreamConfig(block_k=DecodePlan(m, n, k, kind, StreamConfig(block_k=256)).block_k),)
+def _alternatives(product: Product) -> Iterator[list[StreamConfig]]:
+    """Every stage, with the deepest rings first that still leave room for one or two blocks a multiprocessor."""
+    plan_of = lambda config: DecodePlan(product.m, product.n, product.k, product.kind, config)
+    sizes = [size for size in (512, 384, 256, 128) if plan_of(StreamConfig(block_k=size)).block_k == size]
+    for rows, block_k, warpgroups in itertools.product((64, 128), sizes, (2, 4)):
+        rings = [StreamConfig(rows, block_k, warpgroups, stages, 1) for stages in (4, 3, 2)]
+        # Two blocks fit only where each thread makes do with half the registers; long stages need more.
+        two = lambda config: (
+            plan_of(config).blocks_per_sm(product.hardware) > 1 and (config.warpgroups == 2 and config.block_k <= 256)
+        )
+        yield [config for config in rings if not two(config)]
+        yield [dataclasses.replace(config, blocks_per_sm=2) for config in rings if two(config)]
+    if not sizes:
+        # K has no such divisor: small stages, which always fit.
+        yield [StreamConfig(block_k=plan_of(StreamConfig(block_k=256)).block_k)]
 
 
-def predicted_seconds(
-    config: StreamConfig,
-    *,
-    kind: str,
-    m: int,
-    n: int,
-    k: int,
-    gated: bool = False,
-    out_bytes: int = 2,
-    hardware: Hardware = H100,
-) -> float:
-    """A rough time of a launch, of the multiprocessor with most blocks.
-
-    Args:
-      config: the configuration.
-      kind: a name of `WEIGHT_KINDS`.
-      m: tokens.
-      n: rows of the weight.
-      k: columns of the weight.
-      gated: whether the product is a gated one; it is made of the same sums.
-      out_bytes: bytes of an element of the result; sums are float32 whatever it is.
-      hardware: the device.
-    """
-    plan = DecodePlan(m, n, k, kind, config, hardware.sms)
+def _predicted_seconds(config: StreamConfig, product: Product) -> float:
+    """The time of the multiprocessor with most blocks."""
+    kind, hardware = product.kind, product.hardware
+    plan = DecodePlan(product.m, product.n, product.k, kind, config, hardware.sms)
     resident = min(plan.blocks, config.blocks_per_sm * hardware.sms)
     # A block's warpgroups take its stages in turn; the rounding of both is what small weights lose.
     of_a_block = math.ceil(plan.stages_in_all / plan.blocks / plan.warpgroups) * plan.warpgroups
     stages = of_a_block * resident / hardware.sms
-    weight = plane_bytes(kind, n, k) / plan.stages_in_all
+    weight = plane_bytes(kind, product.n, product.k) / plan.stages_in_all
     # On average half of one stage of each ring is being unpacked and not on its way.
     in_flight = resident / hardware.sms * plan.warpgroups * (plan.stages - 0.5) * weight
     memory = stages * weight / min(hardware.memory_bandwidth / hardware.sms, in_flight / _LATENCY)
@@ -240,24 +189,9 @@ def predicted_seconds(
     issue = stages * (instructions + _STAGE_CYCLES) / hardware.clock_hz
     # A warpgroup on its own: its instructions depend on each other, and it waits for its copies and products.
     alone = of_a_block / plan.warpgroups * (_STAGE_WAIT + _CYCLES_EACH * instructions) / hardware.clock_hz
-    sums = 8 * m * plan.rows * (plan.tiles + plan.blocks) / hardware.memory_bandwidth
+    sums = 8 * product.m * plan.rows * (plan.tiles + plan.blocks) / hardware.memory_bandwidth
     # Not the largest alone: what is nearly as slow gets in its way.
     return sum(t**8 for t in (memory, cache, issue, alone)) ** 0.125 + 2 * _LATENCY + sums
 
 
-def heuristic_config(
-    *, kind: str, m: int, n: int, k: int, gated: bool = False, out_bytes: int = 2, hardware: Hardware = H100
-) -> StreamConfig:
-    """The candidate with the smallest predicted time.
-
-    Args:
-      kind: a name of `WEIGHT_KINDS`.
-      m: tokens.
-      n: rows of the weight.
-      k: columns of the weight.
-      gated: whether the product is a gated one; it is made of the same sums.
-      out_bytes: bytes of an element of the result; sums are float32 whatever it is.
-      hardware: the device.
-    """
-    problem: dict[str, Any] = {"kind": kind, "m": m, "n": n, "k": k, "hardware": hardware}
-    return min(candidate_configs(**problem), key=lambda config: predicted_seconds(config, **problem))
+PLANNER = Planner(_alternatives, _check_config, _predicted_seconds)

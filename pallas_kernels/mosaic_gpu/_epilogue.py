@@ -1,16 +1,14 @@
-"""What happens to a prefill accumulator between the last wgmma and device memory.
+"""What happens to a prefill accumulator between the last multiply and device memory.
 
     y = act(s0 * a0 + b0) * (s1 * a1 + b1) + r      a gated product: parts gate, up
     y = s * a + b + r                               a plain one, each part
 
 a are float32 accumulators [rows of W, tokens], s the factors that could not go into the bfloat16 weights (FP8's row
-scales, one over NVFP4's divisor), b a bias a row, r a residual. `Epilogue` is the part inside the kernel, `finish_sums`
-what is left to XLA when K was split over blocks. Leaves out group scales (_weight_tiles).
+scales, one over NVFP4's divisor), b a bias a row, r a residual, which the kernel adds. What is left to XLA where K was
+split over blocks is `Call`'s. Leaves out group scales (_weight_tiles).
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -20,25 +18,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from pallas_kernels.mosaic_gpu._weight_tiles import ROWS, pad_rows, row_vector_layout
+from pallas_kernels.mosaic_gpu.call import ACTIVATIONS
 from pallas_kernels.planes import WeightPlanes
 
 # The type checker sees jax 0.10.2, whose plgpu.load wants an index.
 # pyright: reportCallIssue=false
-
-
-def _silu(x: jax.Array) -> jax.Array:
-    return x * lax.logistic(x)
-
-
-def _gelu_tanh(x: jax.Array) -> jax.Array:
-    # tanh(u) = 2 * logistic(2u) - 1: one exponential, which Mosaic lowers.
-    return x * lax.logistic(1.5957691216057308 * (x + 0.044715 * x * x * x))
-
-
-#: Activations of a gated product, float32 to float32.
-ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = MappingProxyType(
-    {"silu": _silu, "gelu_tanh": _gelu_tanh, "identity": lambda x: x}
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +54,7 @@ class Epilogue:
             out["row_scales"] = pad_rows(jnp.asarray(planes.scales), padded_rows)
         if self.kind == "nvfp4":
             out["divisor"] = lax.bitcast_convert_type(jnp.asarray(planes.divisor), jnp.float32).reshape(1)
-        if bias is not None:
+        if self.bias and bias is not None:
             out["bias"] = pad_rows(bias.astype(jnp.float32), padded_rows)
         return out
 
@@ -105,25 +89,3 @@ class Epilogue:
     def _load_rows(self, vector: Any, row: Any) -> jax.Array:
         row = jnp.minimum(row, vector.shape[0] - self.rows)  # rows past the end are thrown away
         return plgpu.load(vector.at[pl.ds(row, self.rows)], layout=self.row_layout, optimized=False)
-
-
-def finish_sums(
-    sums: jax.Array, bias: jax.Array | None, activation: str | None, residual: jax.Array | None, out_dtype: Any
-) -> jax.Array:
-    """The same equations in XLA, for float32 [tokens, rows of W] that already hold s * a.
-
-    Args:
-      sums: float32 [m, n].
-      bias: [n] or None.
-      activation: a name of `ACTIVATIONS` where the n rows are [gate; up], else None.
-      residual: [m, n or n / 2] or None.
-      out_dtype: dtype of the result.
-    """
-    if bias is not None:
-        sums = sums + bias.astype(jnp.float32)
-    if activation is not None:
-        half = sums.shape[1] // 2
-        sums = ACTIVATIONS[activation](sums[:, :half]) * sums[:, half:]
-    if residual is not None:
-        sums = sums + residual.astype(jnp.float32)
-    return sums.astype(out_dtype)

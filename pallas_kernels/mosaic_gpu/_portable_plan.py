@@ -4,33 +4,38 @@
            the latency of their rings
 
 Constants are static counts (instructions and registers, from `benchmarks.aot`) and latencies of the order published for
-the parts; nothing here was measured on a GPU. Leaves out the kernel (portable_mma). Source: gpu-kernels.
+the parts; nothing here was measured on a GPU. Leaves out the kernel (portable_mma) and the choice (planning). Source:
+gpu-kernels.
 """
 
-import functools
 import itertools
 import math
+from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Any
 
 import jax.experimental.pallas.mosaic_gpu as plgpu
 
 from pallas_kernels.errors import KernelConfigError
-from pallas_kernels.hardware import A100, Hardware
+from pallas_kernels.hardware import Hardware
 from pallas_kernels.mosaic_gpu._unpack import COLUMNS, ROWS
+from pallas_kernels.mosaic_gpu.planning import (
+    SCALE_TILE_WORDS,
+    SMEM_RESERVE,
+    Planner,
+    Product,
+    tensor_cycles,
+    tile_sizes,
+)
 from pallas_kernels.tiling import PortableConfig, require_fits, weight_kind
 
 #: Tokens whose sums of a group are held beside the totals at a time.
 PART_TOKENS = 32
-#: Rows of the scale tile NVFP4 stores, and 32-bit words of one tile.
-SCALE_TILE_ROWS, SCALE_TILE_WORDS = 128, 128
 #: Instructions that unpack a weight, as compiled for compute capability 8.0.
 INSTRUCTIONS = MappingProxyType({"q4": 2.2, "q5": 3.4, "q6": 3.3, "w8": 2.8, "fp8": 2.9, "nvfp4": 3.4})
 #: Registers a thread takes, roughly the most over kinds and stages, by tokens of a block.
 REGISTERS = MappingProxyType({8: 120, 16: 152, 32: 192, 64: 240, 128: 255})
 _REGISTERS_PER_SM, _BLOCKS_PER_SM = 65536, 12
-#: Bytes of shared memory left free for barriers, and what the driver keeps of it for each block.
-_SMEM_RESERVE = 2048
 #: Cycles from the start of a copy to its arrival under load, and those a block takes outside its loop.
 _LATENCY_CYCLES, _BLOCK_CYCLES = 900.0, 2500.0
 #: Cycles of issue a stage takes on its own.
@@ -106,15 +111,8 @@ class PortablePlan:
         return max(ring, self.block_m * ROWS * 4)
 
 
-def check_config(config: PortableConfig, *, kind: str, k: int, hardware: Hardware = A100) -> None:
-    """Raise `KernelConfigError` where the kernel cannot run a configuration for this weight.
-
-    Args:
-      config: the configuration.
-      kind: a name of `WEIGHT_KINDS`.
-      k: columns of the weight.
-      hardware: the device, for its shared memory.
-    """
+def _check_config(config: PortableConfig, product: Product) -> None:
+    kind = product.kind
     if kind == "q5" and config.block_k < 128:
         raise KernelConfigError(
             f"block_k={config.block_k} is not allowed for q5, whose high bits are copied 16 bytes a row: choose 128 or "
@@ -131,81 +129,44 @@ def check_config(config: PortableConfig, *, kind: str, k: int, hardware: Hardwar
             f"stages={config.stages} is not allowed for {kind} with block_m={config.block_m} and "
             f"block_k={config.block_k}, which would not fit in registers: choose at most {MAX_STAGES_OF_MANY}"
         )
-    need = PortablePlan(config.block_m, ROWS, k, kind, config).smem_bytes() + _SMEM_RESERVE
-    require_fits(f"{config} for {kind}: shared memory (bytes)", need, hardware.smem_per_block)
+    need = PortablePlan(product.m, product.n, product.k, kind, config).smem_bytes() + SMEM_RESERVE
+    require_fits(f"{config} for {kind}: shared memory (bytes)", need, product.hardware.smem_per_block)
 
 
-def candidate_configs(
-    *, kind: str, m: int, n: int, k: int, gated: bool = False, out_bytes: int = 2, hardware: Hardware = A100
-) -> tuple[PortableConfig, ...]:
-    """Every configuration worth trying for y[m, n] = x @ W[n, k].T.
-
-    Args:
-      kind: a name of `WEIGHT_KINDS`.
-      m: tokens.
-      n: rows of the weight.
-      k: columns of the weight.
-      gated: whether the product is a gated one, which changes nothing in the kernel.
-      out_bytes: bytes of an element of the result.
-      hardware: the device.
-    """
-    del gated, out_bytes
-    found = []
-    smallest = next((b for b in (8, 16, 32, 64, 128) if b >= m), 128)
-    for block_m, block_k, stages, split_k in itertools.product(
-        (8, 16, 32, 64, 128), (64, 128, 256), (2, 3, 4, 6), (1, 2, 4, 8, 16)
-    ):
-        config = PortableConfig(block_m, block_k, stages, split_k)
-        plan = PortablePlan(m, n, k, kind, config)
-        # What a plan would change of a configuration is another candidate.
-        if block_m > smallest or (plan.block_k, plan.split_k) != (block_k, split_k) or stages > plan.steps > 1:
+def _alternatives(product: Product) -> Iterator[list[PortableConfig]]:
+    """Every configuration by itself, but for those that a plan would change: what it makes of them is another one."""
+    blocks = tile_sizes((8, 16, 32, 64, 128), product.m)
+    for sizes in itertools.product(blocks, (64, 128, 256), (2, 3, 4, 6), (1, 2, 4, 8, 16)):
+        config = PortableConfig(*sizes)
+        plan = PortablePlan(product.m, product.n, product.k, product.kind, config)
+        if (plan.block_k, plan.split_k) != (config.block_k, config.split_k) or config.stages > plan.steps > 1:
             continue
-        if split_k > 1 and (plan.blocks > 8 * hardware.sms or plan.steps < 2):
-            continue
-        try:
-            check_config(config, kind=kind, k=k, hardware=hardware)
-        except KernelConfigError:
-            continue
-        found.append(config)
-    return tuple(found)
+        if plan.split_k == 1 or (plan.blocks <= 8 * product.hardware.sms and plan.steps >= 2):
+            yield [config]
 
 
-def predicted_seconds(
-    config: PortableConfig, *, kind: str, m: int, n: int, k: int, gated: bool = False, out_bytes: int = 2,
-    hardware: Hardware = A100,
-) -> float:  # fmt: skip
-    """A rough time of a launch.
-
-    Args:
-      config: the configuration.
-      kind: a name of `WEIGHT_KINDS`.
-      m: tokens.
-      n: rows of the weight.
-      k: columns of the weight.
-      gated: whether the product is a gated one, which XLA finishes from float32 sums.
-      out_bytes: bytes of an element of the result.
-      hardware: the device.
-    """
-    plan = PortablePlan(m, n, k, kind, config)
-    smem = plan.smem_bytes() + _SMEM_RESERVE
+def _predicted_seconds(config: PortableConfig, product: Product) -> float:
+    """Waves of blocks, and writing out what they made."""
+    hardware = product.hardware
+    plan = PortablePlan(product.m, product.n, product.k, product.kind, config)
+    smem = plan.smem_bytes() + SMEM_RESERVE
     at_once = max(1, min(hardware.smem_per_sm // smem, _REGISTERS_PER_SM // (128 * REGISTERS[plan.block_m])))
     at_once = min(at_once, _BLOCKS_PER_SM, -(-plan.blocks // hardware.sms))
     waves = -(-plan.blocks // (hardware.sms * at_once))
     stage = stage_cycles(plan, hardware)
     latency = (_LATENCY_CYCLES / max(1, plan.stages - 1) + stage) / at_once
     seconds = waves * at_once * (plan.steps * max(stage, latency) + _BLOCK_CYCLES / at_once) / hardware.clock_hz
-    if plan.split_k > 1 or gated:
-        traffic = 2 * plan.split_k * plan.m_tiles * plan.block_m * plan.tiles * ROWS * 4
-        seconds += hardware.memory_seconds(traffic)
+    if plan.split_k > 1 or product.gated:  # which XLA finishes from float32 sums
+        written = 2 * plan.split_k * plan.m_tiles * plan.block_m * plan.tiles * ROWS * 4
     else:
-        seconds += hardware.memory_seconds(m * n * out_bytes)
-    return seconds
+        written = product.m * product.n * product.out_bytes
+    return seconds + hardware.memory_seconds(written)
 
 
 def stage_cycles(plan: PortablePlan, hardware: Hardware) -> float:
     """Cycles a stage of a block takes with the multiprocessor to itself: the norm of what each resource takes."""
     products = plan.block_m / 8 * plan.block_k / 16  # of each of the four warps
-    tensor = 2.0 * ROWS * plan.block_k * plan.block_m / (hardware.bf16_flops / hardware.sms / hardware.clock_hz)
+    tensor = tensor_cycles(ROWS * plan.block_k * plan.block_m, hardware)
     # An mma and its two loads of x; four multiply-adds a group and 8 tokens.
     unpack = ROWS * plan.block_k * INSTRUCTIONS[plan.kind] / 128
     issue = unpack + 3 * products + plan.block_m / 2 * plan.groups + _STAGE_CYCLES
@@ -217,25 +178,4 @@ def stage_cycles(plan: PortablePlan, hardware: Hardware) -> float:
     return math.hypot(tensor, issue, shared, memory, cache)
 
 
-@functools.cache
-def _cheapest(problem: tuple[tuple[str, Any], ...]) -> PortableConfig:
-    arguments = dict(problem)
-    return min(candidate_configs(**arguments), key=lambda config: predicted_seconds(config, **arguments))
-
-
-def heuristic_config(
-    *, kind: str, m: int, n: int, k: int, gated: bool = False, out_bytes: int = 2, hardware: Hardware = A100
-) -> PortableConfig:
-    """The candidate with the smallest predicted time.
-
-    Args:
-      kind: a name of `WEIGHT_KINDS`.
-      m: tokens.
-      n: rows of the weight.
-      k: columns of the weight.
-      gated: whether the product is a gated one.
-      out_bytes: bytes of an element of the result.
-      hardware: the device.
-    """
-    problem = {"kind": kind, "m": m, "n": n, "k": k, "gated": gated, "out_bytes": out_bytes, "hardware": hardware}
-    return _cheapest(tuple(problem.items()))
+PLANNER = Planner(_alternatives, _check_config, _predicted_seconds)

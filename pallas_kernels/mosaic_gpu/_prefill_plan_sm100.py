@@ -1,12 +1,13 @@
 """Sizes, limits and choice of the Blackwell prefill kernel's launches. All static; nothing here runs on a GPU.
 
-`PrefillPlan` turns a problem and a `PrefillConfig` into tiles, steps, shared and tensor memory. `candidate_configs`
-lists the configurations that fit, `predicted_seconds` estimates each with four costs (tensor cores, instruction issue,
-second level cache, device memory) and `heuristic_config` takes the cheapest. Leaves out the kernel (prefill_sm100).
-Source: gpu-kernels, ops-and-criteria.
+`PrefillPlan` turns a problem and a `PrefillConfig` into tiles, steps, shared and tensor memory. `PLANNER` estimates
+each configuration that fits with four costs: tensor cores, instruction issue, second level cache and device memory.
+Leaves out the kernel (prefill_sm100) and the choice (planning). Source: gpu-kernels, ops-and-criteria.
 """
 
 import itertools
+from collections.abc import Iterator
+from types import MappingProxyType
 from typing import Any
 
 import jax.experimental.pallas as pl
@@ -14,20 +15,26 @@ import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 
 from pallas_kernels.errors import KernelConfigError
-from pallas_kernels.hardware import B200, Hardware
-from pallas_kernels.mosaic_gpu._row_tiles import RowTiles, tile_transforms
+from pallas_kernels.mosaic_gpu._row_tiles import RowTiles
 from pallas_kernels.mosaic_gpu._row_unpack import LANES
-from pallas_kernels.planes import plane_bytes
-from pallas_kernels.tiling import PrefillConfig, require_fits, weight_kind
+from pallas_kernels.mosaic_gpu.planning import (
+    SMEM_RESERVE,
+    Planner,
+    Product,
+    out_tile,
+    split_pays,
+    swizzled,
+    tensor_cycles,
+    tile_sizes,
+)
+from pallas_kernels.tiling import PrefillConfig, require_fits
 
 #: Tokens of one epilogue step, and how many steps may be on their way out at once.
 OUT_TOKENS, OUT_SLOTS = 32, 2
 #: 32-bit columns of tensor memory.
 TMEM_COLUMNS = 512
-#: Bytes left free for barriers and the compiler's own use.
-_SMEM_RESERVE = 2048
 #: Instructions a weight of an unpacker's loop, as compiled for sm_100a (`benchmarks.aot`).
-INSTRUCTIONS = {"q4": 3.4, "q5": 4.5, "q6": 4.5, "w8": 4.0, "fp8": 2.9, "nvfp4": 3.6}
+INSTRUCTIONS = MappingProxyType({"q4": 3.4, "q5": 4.5, "q6": 4.5, "w8": 4.0, "fp8": 2.9, "nvfp4": 3.6})
 #: Cycles a tile costs outside its K loop, and bytes a multiprocessor gets from the second level cache a cycle.
 _EPILOGUE_CYCLES, _L2_BYTES_PER_CYCLE = 1500.0, 48.0
 #: Cycles an unpacker waits a stage.
@@ -57,9 +64,7 @@ class PrefillPlan:
         self.tiles = self.m_tiles * self.n_tiles * self.split_k
         self.padded_rows = n - self.n_out + self.n_tiles * LANES
         self.out_tokens = min(OUT_TOKENS, config.block_m)
-        # Columns of a tile of y: the widest of 128, 64 and 32 bytes that divides n_out, so that y needs no padding.
-        widths = [swizzle // self.out_dtype.itemsize for swizzle in (128, 64, 32)]
-        self.out_tile = next((width for width in widths if self.n_out % width == 0), widths[-1])
+        self.out_tile = out_tile(self.n_out, self.out_dtype.itemsize)
         self.accumulators = accumulators(config, gated)
         self.unpackers = config.consumers
 
@@ -104,12 +109,12 @@ class PrefillPlan:
             num_arrivals=arrivals, num_barriers=count, orders_tensor_core=tensor
         )
         return {
-            "x": plgpu.SMEM((stages, config.block_m, config.block_k), jnp.bfloat16, transforms=tile_transforms(128, 2)),
+            "x": plgpu.SMEM((stages, config.block_m, config.block_k), jnp.bfloat16, transforms=swizzled(128, 16)),
             "ring": self.weights.scratch(slots),
             "out": plgpu.SMEM(
                 (OUT_SLOTS, self.out_tokens, LANES),
                 self.out_dtype,
-                transforms=tile_transforms(self.out_tile * size, size),
+                transforms=swizzled(self.out_tile * size, 8 * size),
             ),
             "operand": plgpu.TMEM((LANES, slots * config.block_k), jnp.bfloat16, packed=True),
             "sums": plgpu.TMEM((LANES, self.accumulators * self.parts * config.block_m), jnp.float32),
@@ -146,22 +151,8 @@ def smem_bytes(config: PrefillConfig, kind: str, gated: bool, out_bytes: int) ->
     return ring + OUT_SLOTS * min(OUT_TOKENS, config.block_m) * LANES * out_bytes
 
 
-def check_config(
-    config: PrefillConfig, *, kind: str, n: int, k: int, gated: bool = False, out_bytes: int = 2,
-    hardware: Hardware = B200,
-) -> None:  # fmt: skip
-    """Raise `KernelConfigError` where the kernel cannot run a configuration for this weight.
-
-    Args:
-      config: the configuration.
-      kind: a name of `WEIGHT_KINDS`.
-      n: rows of the weight.
-      k: columns of the weight.
-      gated: whether the product is a gated one.
-      out_bytes: bytes of an element of the result.
-      hardware: the device, for its shared memory.
-    """
-    fused = gated and fuses(config, kind, n)
+def _check_config(config: PrefillConfig, product: Product) -> None:
+    kind, fused = product.kind, product.gated and fuses(config, product.kind, product.n)
     if config.stages % config.consumers:
         raise KernelConfigError(
             f"stages={config.stages} is not allowed with consumers={config.consumers}, who take stages in turn: choose "
@@ -175,64 +166,26 @@ def check_config(
         )
     columns = _tmem_columns(config, fused, 1)
     require_fits(f"{config} for {kind}: tensor memory (columns)", columns, TMEM_COLUMNS)
-    need = smem_bytes(config, kind, fused, 4 if config.split_k > 1 else out_bytes) + _SMEM_RESERVE
-    require_fits(f"{config} for {kind}: shared memory (bytes)", need, hardware.smem_per_block)
+    need = smem_bytes(config, kind, fused, 4 if config.split_k > 1 else product.out_bytes) + SMEM_RESERVE
+    require_fits(f"{config} for {kind}: shared memory (bytes)", need, product.hardware.smem_per_block)
 
 
-def candidate_configs(
-    *, kind: str, m: int, n: int, k: int, gated: bool = False, out_bytes: int = 2, hardware: Hardware = B200
-) -> tuple[PrefillConfig, ...]:
-    """Every configuration worth trying for y[m, n] = x @ W[n, k].T: those that fit, with the deepest ring that does.
-
-    Args:
-      kind: a name of `WEIGHT_KINDS`.
-      m: tokens.
-      n: rows of the weight ([gate; up] for a gated product).
-      k: columns of the weight.
-      gated: whether the product is a gated one.
-      out_bytes: bytes of an element of the result.
-      hardware: the device.
-    """
-    found = []
-    smallest = next((b for b in (32, 64, 128, 256) if b >= m), 256)
-    for block_m, block_k, consumers, split_k in itertools.product((32, 64, 128, 256), (64, 128), (1, 2), (1, 2, 4, 8)):
-        if block_m > smallest:
-            continue
-        steps = -(-weight_kind(kind).k_padded(k) // block_k)
-        tiles = -(-m // block_m) * -(-n // LANES)
-        if split_k > 1 and (tiles * split_k > 2 * hardware.sms or steps < 4 * split_k):
-            continue
-        for stages in (8, 7, 6, 5, 4, 3, 2):
-            try:
-                config = PrefillConfig(block_m, block_k, stages, consumers, split_k=split_k)
-                check_config(config, kind=kind, n=n, k=k, gated=gated, out_bytes=out_bytes, hardware=hardware)
-            except KernelConfigError:
-                continue
-            found.append(config)
-            break
-    return tuple(found)
+def _alternatives(product: Product) -> Iterator[list[PrefillConfig]]:
+    """Every tile, with the deepest ring first."""
+    blocks = tile_sizes((32, 64, 128, 256), product.m)
+    for block_m, block_k, consumers, split_k in itertools.product(blocks, (64, 128), (1, 2), (1, 2, 4, 8)):
+        tiles = -(-product.m // block_m) * -(-product.n // LANES)
+        if split_pays(product, split_k, tiles, block_k):
+            yield [PrefillConfig(block_m, block_k, stages, consumers, split_k=split_k) for stages in range(8, 1, -1)]
 
 
-def predicted_seconds(
-    config: PrefillConfig, *, kind: str, m: int, n: int, k: int, gated: bool = False, out_bytes: int = 2,
-    hardware: Hardware = B200,
-) -> float:  # fmt: skip
-    """A rough time of a launch: waves of tiles at their slowest resource, or device memory, whichever is longer.
-
-    Args:
-      config: the configuration.
-      kind: a name of `WEIGHT_KINDS`.
-      m: tokens.
-      n: rows of the weight.
-      k: columns of the weight.
-      gated: whether the product is a gated one.
-      out_bytes: bytes of an element of the result.
-      hardware: the device.
-    """
-    plan = PrefillPlan(m, n, k, kind, config, gated and fuses(config, kind, n), jnp.bfloat16)
+def _predicted_seconds(config: PrefillConfig, product: Product) -> float:
+    """Waves of tiles at their slowest resource, or device memory, whichever is longer."""
+    kind, hardware = product.kind, product.hardware
+    fused = product.gated and fuses(config, kind, product.n)
+    plan = PrefillPlan(product.m, product.n, product.k, kind, config, fused, jnp.bfloat16)
     weights = plan.parts * LANES * config.block_k
-    flops_per_cycle = hardware.bf16_flops / (hardware.sms * hardware.clock_hz)
-    tensor = 2.0 * weights * config.block_m / flops_per_cycle
+    tensor = tensor_cycles(weights * config.block_m, hardware)
     # A scheduler has a warp of each unpacker; one alone issues every other cycle, and waits at barriers.
     cycles = weights * INSTRUCTIONS[kind] / 128
     issue = max(cycles, (2.0 * cycles + _WAIT_CYCLES) / config.consumers)
@@ -243,27 +196,8 @@ def predicted_seconds(
     epilogue = _EPILOGUE_CYCLES / plan.accumulators
     waves = -(-plan.tiles // hardware.sms)
     compute = waves * (plan.steps * max(tensor, issue, cache, latency) + epilogue) / hardware.clock_hz
-    traffic = plane_bytes(kind, n, k) + 2 * m * k + out_bytes * m * (n // 2 if gated else n)
-    if config.split_k > 1:
-        traffic += 2 * 4 * m * n * plan.split_k
-    return max(compute, hardware.memory_seconds(traffic)) + (_EXTRA_LAUNCH if config.split_k > 1 else 0.0)
+    memory = hardware.memory_seconds(product.traffic + product.split_traffic(plan.split_k))
+    return max(compute, memory) + (_EXTRA_LAUNCH if config.split_k > 1 else 0.0)
 
 
-def heuristic_config(
-    *, kind: str, m: int, n: int, k: int, gated: bool = False, out_bytes: int = 2, hardware: Hardware = B200
-) -> PrefillConfig:
-    """The candidate with the smallest predicted time.
-
-    Args:
-      kind: a name of `WEIGHT_KINDS`.
-      m: tokens.
-      n: rows of the weight.
-      k: columns of the weight.
-      gated: whether the product is a gated one.
-      out_bytes: bytes of an element of the result.
-      hardware: the device.
-    """
-    problem: dict[str, Any] = {
-        "kind": kind, "m": m, "n": n, "k": k, "gated": gated, "out_bytes": out_bytes, "hardware": hardware,
-    }  # fmt: skip
-    return min(candidate_configs(**problem), key=lambda config: predicted_seconds(config, **problem))
+PLANNER = Planner(_alternatives, _check_config, _predicted_seconds)

@@ -25,19 +25,12 @@ from pallas_kernels.mosaic_gpu._row_unpack import (
     words_layout,
 )
 from pallas_kernels.mosaic_gpu._weight_tiles import pad_rows
+from pallas_kernels.mosaic_gpu.planning import swizzled
 from pallas_kernels.planes import WeightPlanes
 from pallas_kernels.tiling import weight_kind
 
 # Newer jax makes the index of plgpu.load optional.
 # pyright: reportCallIssue=false
-
-
-def tile_transforms(row_bytes: int, element_bytes: float) -> tuple[Any, ...]:
-    """The transforms of a shared memory tile with rows of that many bytes: the widest swizzle that divides them."""
-    swizzle = next((s for s in (128, 64, 32) if row_bytes % s == 0), 0)
-    if not swizzle:
-        return ()
-    return (plgpu.TilingTransform((8, int(swizzle / element_bytes))), plgpu.SwizzleTransform(swizzle))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,10 +94,10 @@ class RowTiles:
     def scratch(self, slots: int) -> dict[str, Any]:
         """Shared memory of a ring of that many stages."""
         width = self.units * code_words(self.kind)
-        out = {"codes": plgpu.SMEM((slots, LANES, width), jnp.uint32, transforms=tile_transforms(width * 4, 4))}
+        out = {"codes": plgpu.SMEM((slots, LANES, width), jnp.uint32, transforms=swizzled(width * 4, 32))}
         if high_words(self.kind):
             width = self.units * high_words(self.kind)
-            out["high"] = plgpu.SMEM((slots, LANES, width), jnp.uint32, transforms=tile_transforms(width * 4, 4))
+            out["high"] = plgpu.SMEM((slots, LANES, width), jnp.uint32, transforms=swizzled(width * 4, 32))
         if self.kind == "nvfp4":
             out["scales"] = plgpu.SMEM((slots, self.units, 32, 4), jnp.uint32)
         return out

@@ -6,6 +6,7 @@ interpreter multiplies with, which has no block-scaled multiply. Leaves out the 
 """
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import jax.experimental.pallas as pl
@@ -13,15 +14,12 @@ import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 from jax import lax
 
-from pallas_kernels.errors import KernelConfigError
-from pallas_kernels.hardware import B200, Hardware
 from pallas_kernels.mosaic_gpu._prefill_plan_sm100 import OUT_SLOTS, OUT_TOKENS, TMEM_COLUMNS, PrefillPlan
-from pallas_kernels.mosaic_gpu._row_tiles import tile_transforms
 from pallas_kernels.mosaic_gpu._row_unpack import LANES, rows_twin
+from pallas_kernels.mosaic_gpu.planning import SMEM_RESERVE, Planner, Product, swizzled, tile_sizes
 from pallas_kernels.tiling import require_fits, require_one_of
 
 _BLOCK, _SCALE_TILE = 16, 64
-_SMEM_RESERVE = 2048
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +64,7 @@ class W4A4Plan(PrefillPlan):
         """Shared memory, tensor memory and barriers."""
         config, stages, size = self.config, self.config.stages, self.out_dtype.itemsize
         units, fp4, fp8 = config.block_k // _SCALE_TILE, jnp.float4_e2m1fn, jnp.float8_e4m3fn
-        transforms = tile_transforms(config.block_k // 2, 0.5)
+        transforms = swizzled(config.block_k // 2, 4)
         barrier = lambda count: plgpu.Barrier(num_barriers=count, orders_tensor_core=True)
         scratch = {
             "w": plgpu.SMEM((stages, LANES, config.block_k), fp4, transforms=transforms),
@@ -74,7 +72,7 @@ class W4A4Plan(PrefillPlan):
             "w_scales": plgpu.SMEM((stages, 1, units, 32, 16), fp8),
             "x_scales": plgpu.SMEM((stages, self.scale_tiles, units, 32, 16), fp8),
             "out": plgpu.SMEM(
-                (OUT_SLOTS, OUT_TOKENS, LANES), self.out_dtype, transforms=tile_transforms(self.out_tile * size, size)
+                (OUT_SLOTS, OUT_TOKENS, LANES), self.out_dtype, transforms=swizzled(self.out_tile * size, 8 * size)
             ),
             "sums": plgpu.TMEM((LANES, self.accumulators * config.block_m), jnp.float32),
             "full": plgpu.Barrier(num_arrivals=4, num_barriers=stages),
@@ -146,50 +144,23 @@ def _tmem_columns(config: W4A4Config, accumulators: int) -> int:
     return accumulators * config.block_m + scales
 
 
-def check_config(config: W4A4Config, *, out_bytes: int = 2, hardware: Hardware = B200) -> None:
-    """Raise `KernelConfigError` where the kernel cannot run a configuration.
-
-    Args:
-      config: the configuration.
-      out_bytes: bytes of an element of the result.
-      hardware: the device, for its shared memory.
-    """
+def _check_config(config: W4A4Config, product: Product) -> None:
     require_fits(f"{config}: tensor memory (columns)", _tmem_columns(config, 1), TMEM_COLUMNS)
     stage = (LANES + config.block_m) * config.block_k * 9 // 16
-    need = config.stages * stage + OUT_SLOTS * OUT_TOKENS * LANES * out_bytes + _SMEM_RESERVE
-    require_fits(f"{config}: shared memory (bytes)", need, hardware.smem_per_block)
+    need = config.stages * stage + OUT_SLOTS * OUT_TOKENS * LANES * product.out_bytes + SMEM_RESERVE
+    require_fits(f"{config}: shared memory (bytes)", need, product.hardware.smem_per_block)
 
 
-def candidate_configs(*, m: int, out_bytes: int = 2, hardware: Hardware = B200) -> tuple[W4A4Config, ...]:
-    """Every configuration worth trying: each tile with the deepest ring that fits.
-
-    Args:
-      m: tokens.
-      out_bytes: bytes of an element of the result.
-      hardware: the device.
-    """
-    found = []
-    for block_m in (128,) if m <= LANES else (128, 256):
-        for stages in (6, 5, 4, 3, 2):
-            config = W4A4Config(block_m, 256, stages)
-            try:
-                check_config(config, out_bytes=out_bytes, hardware=hardware)
-            except KernelConfigError:
-                continue
-            found.append(config)
-            break
-    return tuple(found)
+def _alternatives(product: Product) -> Iterator[list[W4A4Config]]:
+    """Each tile, with the deepest ring first."""
+    for block_m in tile_sizes((128, 256), product.m):
+        yield [W4A4Config(block_m, 256, stages) for stages in range(6, 1, -1)]
 
 
-def heuristic_config(*, m: int, n: int, out_bytes: int = 2, hardware: Hardware = B200) -> W4A4Config:
-    """The widest tile that still gives every multiprocessor one.
+def _predicted_seconds(config: W4A4Config, product: Product) -> float:
+    """What only ranks: the widest tile that still gives every multiprocessor one is best, else the narrowest."""
+    tiles = -(-product.m // config.block_m) * -(-product.n // LANES)
+    return 1.0 / config.block_m if tiles >= product.hardware.sms else config.block_m
 
-    Args:
-      m: tokens.
-      n: rows of the weight.
-      out_bytes: bytes of an element of the result.
-      hardware: the device.
-    """
-    candidates = candidate_configs(m=m, out_bytes=out_bytes, hardware=hardware)
-    fills = lambda config: -(-m // config.block_m) * -(-n // LANES) >= hardware.sms
-    return next((config for config in reversed(candidates) if fills(config)), candidates[0])
+
+PLANNER = Planner(_alternatives, _check_config, _predicted_seconds)

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from pallas_kernels.mosaic_gpu import _unpack, _unpack_tile
+from pallas_kernels.mosaic_gpu.planning import swizzled
 from pallas_kernels.planes import WeightPlanes
 from pallas_kernels.tiling import weight_kind
 
@@ -31,12 +32,6 @@ from pallas_kernels.tiling import weight_kind
 ROWS = 64
 #: Columns of one register operand: what a 128 byte swizzled bfloat16 x tile holds.
 CHUNK = 64
-
-
-def tiled(row_bytes: int, bits: int) -> tuple[Any, ...]:
-    """The transforms of a shared memory tile with rows of that many bytes: the widest swizzle that divides them."""
-    swizzle = next(s for s in (128, 64, 32) if row_bytes % s == 0)
-    return (plgpu.TilingTransform((8, swizzle * 8 // bits)), plgpu.SwizzleTransform(swizzle))
 
 
 def row_vector_layout() -> Any:
@@ -112,7 +107,7 @@ class WeightTiles:
     def scratch(self, stages: int) -> dict[str, Any]:
         """Shared memory of the ring."""
         shape = (stages, self.rows, self.code_bytes)
-        out = {"codes": plgpu.SMEM(shape, jnp.uint8, transforms=tiled(self.code_bytes, 8))}
+        out = {"codes": plgpu.SMEM(shape, jnp.uint8, transforms=swizzled(self.code_bytes, 8))}
         if self.high_bytes:
             out["high"] = plgpu.SMEM((stages, self.rows, self.high_bytes), jnp.uint8)
         return out

@@ -33,15 +33,12 @@ from jax import lax
 from pallas_kernels.mosaic_gpu._decode_plan_sm100 import (
     INSTRUCTIONS as INSTRUCTIONS,
     MAX_M as MAX_M,
+    PLANNER as PLANNER,
     DecodePlan,
-    candidate_configs as candidate_configs,
-    check_config as check_config,
-    heuristic_config as heuristic_config,
-    predicted_seconds as predicted_seconds,
     sums_layout,
 )
-from pallas_kernels.mosaic_gpu._epilogue import finish_sums
 from pallas_kernels.mosaic_gpu._row_unpack import LANES
+from pallas_kernels.mosaic_gpu.call import Call
 from pallas_kernels.planes import WeightPlanes
 from pallas_kernels.tiling import DecodeConfig
 
@@ -147,54 +144,26 @@ def _body(plan: DecodePlan, interpret: bool, gmem: dict[str, Any], sums_gmem: An
         plgpu.wait_smem_to_gmem(0)
 
 
-def _launch(x: jax.Array, planes: WeightPlanes, plan: DecodePlan, interpret: Any) -> jax.Array:
+def _launch(x: jax.Array, planes: WeightPlanes, plan: DecodePlan, call: Call) -> jax.Array:
     """float32 [n, 16]: sums of x times codes and group or block scales."""
-    interpreted = interpret is not None and interpret is not False
     columns = plan.blocks * plan.config.block_k
     x = jnp.pad(x, ((0, MAX_M - x.shape[0]), (0, columns - x.shape[1])))
     kernel = plgpu.kernel(
-        functools.partial(_body, plan, interpreted),
+        functools.partial(_body, plan, call.interpreted),
         out_type=jax.ShapeDtypeStruct((plan.split_k, plan.n, MAX_M), jnp.float32),
         scratch_types=[plan.scratch()],
         grid=(plan.tiles, plan.split_k),
         grid_names=("tile", "split"),
         num_threads=plan.config.warpgroups,
         thread_name="warpgroup",
-        interpret=interpret,
+        interpret=call.interpret,
     )
     return jnp.sum(kernel({"x": x, **plan.weights.views(planes, plan.tiles * LANES)}), axis=0)
 
 
-def run(
-    x: jax.Array, planes: WeightPlanes, *, kind: str, n: int, k: int, out_dtype: Any, config: DecodeConfig,
-    bias: jax.Array | None = None, residual: jax.Array | None = None, activation: str | None = None,
-    sms: int | None = None, interpret: Any = False,
-) -> jax.Array:  # fmt: skip
-    """y = x @ W.T, or act(x @ gate.T) * (x @ up.T), plus bias and residual.
-
-    Args:
-      x: bfloat16 [m, k], m at most 16.
-      planes: raw planes of the [n, k] weight.
-      kind: a name of `WEIGHT_KINDS`.
-      n: rows of the weight; with an activation they are [gate; up], n / 2 each.
-      k: columns of the weight.
-      out_dtype: bfloat16 or float32.
-      config: how to cut up the work.
-      bias: [n] added to each row's product, or None.
-      residual: [m, n or n / 2] added to the result, or None.
-      activation: a name of `ACTIVATIONS` for a gated product, or None.
-      sms: taken for the sake of the other kernels; the grid has a block a tile and split.
-      interpret: False, or the parameters of Pallas' GPU interpreter.
-
-    Returns:
-      out_dtype [m, n], or [m, n / 2] for a gated product.
-    """
-    del sms
-    check_config(config, kind=kind, k=k)
-    sums = _launch(x, planes, DecodePlan(n, k, kind, config), interpret).T[: x.shape[0]]
-    if kind == "fp8":
-        sums = sums * lax.bitcast_convert_type(jnp.asarray(planes.scales), jnp.bfloat16).astype(jnp.float32)
-    if kind == "nvfp4":
-        # A division: the reciprocal of a small divisor may overflow where the quotient does not.
-        sums = sums / lax.bitcast_convert_type(jnp.asarray(planes.divisor), jnp.float32)
-    return finish_sums(sums, bias, activation, residual, out_dtype)
+def run(x: jax.Array, planes: WeightPlanes, config: DecodeConfig, call: Call) -> jax.Array:
+    """The product that `Call` describes, of at most 16 tokens; XLA does all that follows the sums."""
+    m = x.shape[0]
+    PLANNER.check_config(config, call.product(m))
+    sums = _launch(x, planes, DecodePlan(call.n, call.k, call.kind, config), call).T[:m]
+    return call.finish(call.scale_rows(sums, planes))

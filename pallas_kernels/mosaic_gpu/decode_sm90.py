@@ -33,20 +33,11 @@ import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 from jax import lax
 
-from pallas_kernels.hardware import H100
 from pallas_kernels.mosaic_gpu import _scales, _unpack
-from pallas_kernels.mosaic_gpu._decode_plan import (
-    MAX_M as MAX_M,
-    SCALE_TILE_ROWS,
-    SCALE_TILE_WORDS,
-    DecodePlan,
-    candidate_configs as candidate_configs,
-    check_config as check_config,
-    heuristic_config as heuristic_config,
-    predicted_seconds as predicted_seconds,
-)
-from pallas_kernels.mosaic_gpu._epilogue import finish_sums
+from pallas_kernels.mosaic_gpu._decode_plan import MAX_M as MAX_M, PLANNER as PLANNER, DecodePlan
 from pallas_kernels.mosaic_gpu._products import Sum, add_sums
+from pallas_kernels.mosaic_gpu.call import Call
+from pallas_kernels.mosaic_gpu.planning import SCALE_TILE_ROWS, SCALE_TILE_WORDS
 from pallas_kernels.planes import WeightPlanes
 from pallas_kernels.tiling import StreamConfig
 
@@ -231,17 +222,17 @@ def _operands(x: jax.Array, planes: WeightPlanes, plan: DecodePlan) -> dict[str,
     return operands
 
 
-def _launch(x: jax.Array, planes: WeightPlanes, plan: DecodePlan, interpret: Any) -> jax.Array:
+def _launch(x: jax.Array, planes: WeightPlanes, plan: DecodePlan, call: Call) -> jax.Array:
     """float32 [m, n]: sums of x times codes and group or block scales."""
     kernel = plgpu.kernel(
-        functools.partial(_body, plan, interpret is not False),
+        functools.partial(_body, plan, call.interpreted),
         out_type=jax.ShapeDtypeStruct((plan.tiles + plan.blocks - 1, plan.m_tile, plan.rows), jnp.float32),
         scratch_types=plan.scratch(),
         grid=(plan.blocks,),
         grid_names=("block",),
         num_threads=plan.warpgroups,
         thread_name="warpgroup",
-        interpret=interpret,
+        interpret=call.interpret,
     )
     segments = kernel(_operands(x, planes, plan))
     indices, present = plan.segments()
@@ -249,44 +240,9 @@ def _launch(x: jax.Array, planes: WeightPlanes, plan: DecodePlan, interpret: Any
     return jnp.sum(parts, axis=1).transpose(1, 0, 2).reshape(plan.m, -1)[:, : plan.n]
 
 
-def run(
-    x: jax.Array,
-    planes: WeightPlanes,
-    *,
-    kind: str,
-    n: int,
-    k: int,
-    out_dtype: Any,
-    config: StreamConfig,
-    bias: jax.Array | None = None,
-    residual: jax.Array | None = None,
-    activation: str | None = None,
-    sms: int = H100.sms,
-    interpret: Any = False,
-) -> jax.Array:
-    """y = x @ W.T, or act(x @ gate.T) * (x @ up.T), plus bias and residual.
-
-    Args:
-      x: bfloat16 [m, k], m at most 16.
-      planes: raw planes of the [n, k] weight.
-      kind: a name of `WEIGHT_KINDS`.
-      n: rows of the weight; with an activation they are [gate; up], n / 2 each.
-      k: columns of the weight.
-      out_dtype: bfloat16 or float32.
-      config: how to cut up the work.
-      bias: [n] added to each row's product, or None.
-      residual: [m, n or n / 2] added to the result, or None.
-      activation: a name of `ACTIVATIONS` for a gated product, or None.
-      sms: multiprocessors of the device, which with the configuration says how many blocks run at once.
-      interpret: False, or the parameters of Pallas' GPU interpreter.
-
-    Returns:
-      out_dtype [m, n], or [m, n / 2] for a gated product.
-    """
-    sums = _launch(x, planes, DecodePlan(x.shape[0], n, k, kind, config, sms), interpret)
-    if kind == "fp8":
-        sums = sums * lax.bitcast_convert_type(jnp.asarray(planes.scales), jnp.bfloat16).astype(jnp.float32)
-    if kind == "nvfp4":
-        divisor = lax.bitcast_convert_type(jnp.asarray(planes.divisor), jnp.float32)
-        sums = sums * _unpack.NVFP4_FACTOR / divisor
-    return finish_sums(sums, bias, activation, residual, out_dtype)
+def run(x: jax.Array, planes: WeightPlanes, config: StreamConfig, call: Call) -> jax.Array:
+    """The product that `Call` describes, of at most 16 tokens; XLA does all that follows the sums."""
+    m = x.shape[0]
+    PLANNER.check_config(config, call.product(m))
+    sums = _launch(x, planes, DecodePlan(m, call.n, call.k, call.kind, config, call.hardware.sms), call)
+    return call.finish(call.scale_rows(sums, planes, _unpack.NVFP4_FACTOR))

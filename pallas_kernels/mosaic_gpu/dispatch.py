@@ -18,6 +18,7 @@ from pallas_kernels.errors import PlaneShapeError, UnsupportedKernelError
 from pallas_kernels.hardware import H100, Hardware, visible_hardware
 from pallas_kernels.mosaic_gpu import (
     _decode_plan,
+    _decode_plan_sm100,
     _portable_plan,
     decode_sm90,
     decode_sm100,
@@ -25,7 +26,9 @@ from pallas_kernels.mosaic_gpu import (
     prefill_sm90,
     prefill_sm100,
 )
-from pallas_kernels.planes import WeightPlanes, check_planes, plane_bytes, plane_shapes
+from pallas_kernels.mosaic_gpu.call import Call
+from pallas_kernels.mosaic_gpu.planning import Product
+from pallas_kernels.planes import WeightPlanes, check_planes, plane_shapes
 from pallas_kernels.tiling import WEIGHT_KINDS, DecodeConfig, PortableConfig, PrefillConfig, StreamConfig
 
 _FIRST_JAX, _FIRST_PORTABLE_JAX = (0, 11, 2), (0, 12, 0)
@@ -36,6 +39,8 @@ _KERNELS = {
     "prefill_sm100": prefill_sm100,
     "portable_mma": portable_mma,
 }
+#: Where the static counts of kernels that unpack each weight once are.
+_STATIC = {"decode_sm90": _decode_plan, "decode_sm100": _decode_plan_sm100, "portable_mma": _portable_plan}
 #: Suffix of the kernels of a compute capability.
 _ARCHITECTURES = {(9, 0): "sm90", (10, 0): "sm100"}
 #: Compute capabilities that the portable kernel serves, whatever the number of tokens.
@@ -155,13 +160,10 @@ def lower_bound(
     memory: every byte of the weight, x and the result once; tensor: 2*m*n*k operations; issue, where the decode kernel
     unpacks each weight once: the static instructions of its main loop.
     """
-    traffic = plane_bytes(kind, n, k) + 2 * m * k + m * (n // 2 if gated else n) * jnp.dtype(out_dtype).itemsize
-    times = {"memory": hardware.memory_seconds(traffic), "tensor": hardware.tensor_seconds(m, n, k)}
+    product = Product(kind, m, n, k, hardware, gated, jnp.dtype(out_dtype).itemsize)
+    times = {"memory": hardware.memory_seconds(product.traffic), "tensor": hardware.tensor_seconds(m, n, k)}
     if m <= decode_sm90.MAX_M:
-        static = {"decode_sm100": decode_sm100, "portable_mma": _portable_plan}.get(
-            kernel_for(m, hardware), _decode_plan
-        )
-        times["issue"] = hardware.issue_seconds(n * k, static.INSTRUCTIONS[kind])
+        times["issue"] = hardware.issue_seconds(n * k, _STATIC[kernel_for(m, hardware)].INSTRUCTIONS[kind])
     bound = max(times, key=lambda name: times[name])
     return bound, times[bound]
 
@@ -171,18 +173,33 @@ def _choose(kind: str, m: int, n: int, k: int, gated: bool, out_dtype: Any, hard
     measured = measured_config(Problem(kernel, kind, m, n, k, gated, out_bytes), hardware.name)
     if measured is not None:
         return measured, "measured"
-    choose = _KERNELS[kernel].heuristic_config
-    return choose(kind=kind, m=m, n=n, k=k, gated=gated, out_bytes=out_bytes, hardware=hardware), "heuristic"
+    return _KERNELS[kernel].PLANNER.heuristic_config(Product(kind, m, n, k, hardware, gated, out_bytes)), "heuristic"
 
 
-def heuristic_config(**problem: Any) -> Config:
-    """The chosen kernel's `heuristic_config`; the arguments are the same."""
-    return _KERNELS[kernel_for(problem["m"], problem.get("hardware", H100))].heuristic_config(**problem)
+def heuristic_config(
+    *, kind: str, m: int, n: int, k: int, gated: bool = False, out_bytes: int = 2, hardware: Hardware = H100
+) -> Config:
+    """The candidate with the smallest predicted time, measured tables left aside.
+
+    Args:
+      kind: a name of `WEIGHT_KINDS`.
+      m: tokens.
+      n: rows of the weight ([gate; up] for a gated product).
+      k: columns of the weight.
+      gated: whether the product is a gated one.
+      out_bytes: bytes of an element of the result.
+      hardware: the device.
+    """
+    product = Product(kind, m, n, k, hardware, gated, out_bytes)
+    return _KERNELS[kernel_for(m, hardware)].PLANNER.heuristic_config(product)
 
 
-def candidate_configs(**problem: Any) -> tuple[Any, ...]:
-    """The chosen kernel's `candidate_configs`; the arguments are the same."""
-    return _KERNELS[kernel_for(problem["m"], problem.get("hardware", H100))].candidate_configs(**problem)
+def candidate_configs(
+    *, kind: str, m: int, n: int, k: int, gated: bool = False, out_bytes: int = 2, hardware: Hardware = H100
+) -> tuple[Config, ...]:
+    """Every configuration worth trying; the arguments are `heuristic_config`'s."""
+    product = Product(kind, m, n, k, hardware, gated, out_bytes)
+    return _KERNELS[kernel_for(m, hardware)].PLANNER.candidate_configs(product)
 
 
 def matmul(
@@ -268,8 +285,5 @@ def _run(
     check_planes(planes, kind=kind, n=n, k=k)
     if config is None:
         config, _ = _choose(kind, x.shape[0], n, k, fused.get("activation") is not None, out_dtype, hardware)
-    run = _KERNELS[kernel_for(x.shape[0], hardware)].run
-    return run(
-        x, planes, kind=kind, n=n, k=k, out_dtype=out_dtype, config=config, sms=hardware.sms,
-        interpret=interpret if interpreted else False, **fused,
-    )  # fmt: skip
+    call = Call(kind, n, k, out_dtype, hardware, interpret=interpret if interpreted else False, **fused)
+    return _KERNELS[kernel_for(x.shape[0], hardware)].run(x, planes, config, call)

@@ -23,16 +23,16 @@ from pallas_kernels.errors import PlaneShapeError, UnsupportedKernelError
 from pallas_kernels.hardware import B200, Hardware, visible_hardware
 from pallas_kernels.mosaic_gpu import dispatch
 from pallas_kernels.mosaic_gpu._activation_encoder import quantize_activations as quantize_activations
-from pallas_kernels.mosaic_gpu._epilogue import Epilogue, finish_sums
+from pallas_kernels.mosaic_gpu._epilogue import Epilogue
 from pallas_kernels.mosaic_gpu._prefill_plan_sm100 import row_layout
 from pallas_kernels.mosaic_gpu._row_unpack import LANES
 from pallas_kernels.mosaic_gpu._w4a4_plan import (
+    PLANNER as PLANNER,
     W4A4Config as W4A4Config,
     W4A4Plan,
-    candidate_configs as candidate_configs,
-    check_config as check_config,
-    heuristic_config as heuristic_config,
 )
+from pallas_kernels.mosaic_gpu.call import Call
+from pallas_kernels.mosaic_gpu.planning import Product
 from pallas_kernels.mosaic_gpu.prefill_sm100 import launch
 from pallas_kernels.planes import WeightPlanes, check_planes
 
@@ -85,7 +85,7 @@ def matmul(
       config: a configuration instead of the chosen one.
       hardware: the device; None for the first GPU jax sees (a B200 when interpreting).
       interpret: False, or the parameters of Pallas' GPU interpreter.
-      fused: bias, residual and activation, as `run` takes them.
+      fused: bias, residual and activation, as `Call` has them.
 
     Returns:
       out_dtype [m, n], or [m, n / 2] for a gated product.
@@ -105,63 +105,33 @@ def matmul(
     if x.ndim != 2 or x.shape[1] != k:
         raise PlaneShapeError(f"x has shape {list(x.shape)}; a [{n}, {k}] weight needs [m, {k}]")
     check_planes(planes, kind="nvfp4", n=n, k=k)
-    # Float32 where XLA still has something to do.
-    later = fused.get("residual") is not None or fused.get("activation") is not None
-    out_bytes = 4 if later else out_dtype.itemsize
-    config = config or heuristic_config(m=x.shape[0], n=n, out_bytes=out_bytes, hardware=hardware)
-    return run(
-        x, planes, n=n, k=k, out_dtype=out_dtype, config=config, sms=hardware.sms,
-        interpret=interpret if interpreted else False, **fused,
-    )  # fmt: skip
+    call = Call("nvfp4", n, k, out_dtype, hardware, interpret=interpret if interpreted else False, **fused)
+    return run(x, planes, config or PLANNER.heuristic_config(_kernel_product(call, x.shape[0])), call)
 
 
-def run(
-    x: jax.Array,
-    planes: WeightPlanes,
-    *,
-    n: int,
-    k: int,
-    out_dtype: Any,
-    config: W4A4Config,
-    bias: jax.Array | None = None,
-    residual: jax.Array | None = None,
-    activation: str | None = None,
-    sms: int = B200.sms,
-    interpret: Any = False,
-) -> jax.Array:
-    """y = quantize_activations(x) @ W.T, plus bias and residual, or gated.
+def _kernel_product(call: Call, m: int) -> Product:
+    """What the kernel itself computes: float32 where XLA still has something to do, and never a gated product."""
+    later = call.gated or call.residual is not None
+    return Product(call.kind, m, call.n, call.k, call.hardware, out_bytes=4 if later else call.product(m).out_bytes)
 
-    Args:
-      x: bfloat16 [m, k].
-      planes: raw planes of the [n, k] NVFP4 weight.
-      n: rows of the weight; with an activation they are [gate; up], n / 2 each.
-      k: columns of the weight.
-      out_dtype: bfloat16 or float32.
-      config: how to cut up the work.
-      bias: [n] added to each row's product, or None.
-      residual: [m, n or n / 2] added to the result by XLA, or None.
-      activation: a name of `ACTIVATIONS` for a gated product, applied by XLA, or None.
-      sms: blocks that run at once, one a multiprocessor.
-      interpret: False, or the parameters of Pallas' GPU interpreter.
 
-    Returns:
-      out_dtype [m, n], or [m, n / 2] for a gated product.
-    """
-    m, later = x.shape[0], activation is not None or residual is not None
-    check_config(config, out_bytes=4 if later else jnp.dtype(out_dtype).itemsize)
+def run(x: jax.Array, planes: WeightPlanes, config: W4A4Config, call: Call) -> jax.Array:
+    """The product that `Call` describes, of quantize_activations(x); XLA applies activation and residual."""
+    m, later = x.shape[0], call.gated or call.residual is not None
+    PLANNER.check_config(config, _kernel_product(call, m))
     codes, scales, factors = quantize_activations(jnp.pad(x, ((0, -m % 8), (0, 0))))
-    plan = W4A4Plan(codes.shape[0], n, k, config, jnp.float32 if later else out_dtype)
-    epilogue = Epilogue("nvfp4", bias is not None and not later, rows=LANES, row_layout=row_layout())
+    plan = W4A4Plan(codes.shape[0], call.n, call.k, config, jnp.float32 if later else call.out_dtype)
+    epilogue = Epilogue("nvfp4", call.bias is not None and not later, rows=LANES, row_layout=row_layout())
     operands = {
         "w": _fp4(jnp.asarray(planes.codes)),
         "x": _fp4(codes),
         "w_scales": _scale_tiles(jnp.asarray(planes.scales)),
         "x_scales": _scale_tiles(scales),
         "token_factors": jnp.pad(factors, (0, -factors.shape[0] % config.block_m)),
-        **epilogue.operands(planes, None if later else bias, n),
+        **epilogue.operands(planes, call.bias, call.n),
     }
-    y = launch(plan, epilogue, operands, min(plan.tiles, sms), interpret)[:m]
-    return finish_sums(y, bias, activation, residual, out_dtype) if later else y
+    y = launch(plan, epilogue, operands, call)[:m]
+    return call.finish(y) if later else y
 
 
 def _fp4(codes: jax.Array) -> jax.Array:

@@ -34,18 +34,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from pallas_kernels.mosaic_gpu import _scales, _unpack
-from pallas_kernels.mosaic_gpu._epilogue import Epilogue, finish_sums
-from pallas_kernels.mosaic_gpu._portable_plan import (
-    SCALE_TILE_ROWS,
-    SCALE_TILE_WORDS,
-    PortablePlan,
-    candidate_configs as candidate_configs,
-    check_config as check_config,
-    heuristic_config as heuristic_config,
-    predicted_seconds as predicted_seconds,
-    tiled,
-)
+from pallas_kernels.mosaic_gpu._epilogue import Epilogue
+from pallas_kernels.mosaic_gpu._portable_plan import PLANNER as PLANNER, PortablePlan, tiled
 from pallas_kernels.mosaic_gpu._weight_tiles import pad_rows
+from pallas_kernels.mosaic_gpu.call import Call
+from pallas_kernels.mosaic_gpu.planning import SCALE_TILE_ROWS, SCALE_TILE_WORDS
 from pallas_kernels.planes import WeightPlanes
 from pallas_kernels.tiling import PortableConfig
 
@@ -236,18 +229,18 @@ def _arrays(x: jax.Array, planes: WeightPlanes, plan: PortablePlan) -> dict[str,
 
 
 def _launch(
-    x: jax.Array, planes: WeightPlanes, plan: PortablePlan, bias: jax.Array | None, dtype: Any, interpret: Any
+    x: jax.Array, planes: WeightPlanes, plan: PortablePlan, with_bias: bool, dtype: Any, call: Call
 ) -> jax.Array:
-    """dtype [split_k, m, n]: parts of the products, scaled, the bias added."""
-    epilogue = Epilogue(plan.kind, bias=bias is not None)
+    """dtype [split_k, m, n]: parts of the products, scaled, the bias added where it is to be."""
+    epilogue = Epilogue(plan.kind, with_bias)
     kernel = plgpu.kernel(
-        functools.partial(_body, plan, epilogue, interpret is not False),
+        functools.partial(_body, plan, epilogue, call.interpreted),
         out_type=jax.ShapeDtypeStruct((plan.split_k, plan.m_tiles * plan.block_m, plan.tiles * ROWS), dtype),
         grid=(plan.blocks,),
         grid_names=("block",),
-        interpret=interpret,
+        interpret=call.interpret,
     )
-    out = kernel(_arrays(x, planes, plan) | epilogue.operands(planes, bias, ROWS))[:, : plan.m]
+    out = kernel(_arrays(x, planes, plan) | epilogue.operands(planes, call.bias, ROWS))[:, : plan.m]
     tail = plan.n % ROWS
     if tail and plan.n > ROWS:
         # The last tile starts early, so as not to leave the planes; its last rows are the ones missing.
@@ -255,44 +248,11 @@ def _launch(
     return out[:, :, : plan.n]
 
 
-def run(
-    x: jax.Array,
-    planes: WeightPlanes,
-    *,
-    kind: str,
-    n: int,
-    k: int,
-    out_dtype: Any,
-    config: PortableConfig,
-    bias: jax.Array | None = None,
-    residual: jax.Array | None = None,
-    activation: str | None = None,
-    sms: int = 0,
-    interpret: Any = False,
-) -> jax.Array:
-    """y = x @ W.T, or act(x @ gate.T) * (x @ up.T), plus bias and residual.
-
-    Args:
-      x: bfloat16 [m, k].
-      planes: raw planes of the [n, k] weight.
-      kind: a name of `WEIGHT_KINDS`.
-      n: rows of the weight; with an activation they are [gate; up], n / 2 each.
-      k: columns of the weight.
-      out_dtype: bfloat16 or float32.
-      config: how to cut up the work.
-      bias: [n] added to each row's product, or None.
-      residual: [m, n or n / 2] added to the result, or None.
-      activation: a name of `ACTIVATIONS` for a gated product, or None.
-      sms: multiprocessors of the device, which this kernel does not ask for.
-      interpret: False, or the parameters of Pallas' GPU interpreter.
-
-    Returns:
-      out_dtype [m, n], or [m, n / 2] for a gated product.
-    """
-    del sms
-    check_config(config, kind=kind, k=k)
-    plan = PortablePlan(x.shape[0], n, k, kind, config)
-    if plan.split_k == 1 and activation is None and residual is None:
-        return _launch(x, planes, plan, bias, out_dtype, interpret)[0]
-    sums = jnp.sum(_launch(x, planes, plan, None, jnp.float32, interpret), axis=0)
-    return finish_sums(sums, bias, activation, residual, out_dtype)
+def run(x: jax.Array, planes: WeightPlanes, config: PortableConfig, call: Call) -> jax.Array:
+    """The product that `Call` describes; XLA applies an activation and adds a residual."""
+    m = x.shape[0]
+    PLANNER.check_config(config, call.product(m))
+    plan = PortablePlan(m, call.n, call.k, call.kind, config)
+    if plan.split_k == 1 and not call.gated and call.residual is None:
+        return _launch(x, planes, plan, call.bias is not None, call.out_dtype, call)[0]
+    return call.finish(jnp.sum(_launch(x, planes, plan, False, jnp.float32, call), axis=0))

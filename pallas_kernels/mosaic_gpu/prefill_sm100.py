@@ -29,19 +29,10 @@ import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 from jax import lax
 
-from pallas_kernels.hardware import B200
-from pallas_kernels.mosaic_gpu._epilogue import Epilogue, finish_sums
-from pallas_kernels.mosaic_gpu._prefill_plan_sm100 import (
-    OUT_SLOTS,
-    PrefillPlan,
-    candidate_configs as candidate_configs,
-    check_config as check_config,
-    fuses,
-    heuristic_config as heuristic_config,
-    predicted_seconds as predicted_seconds,
-    row_layout,
-)
+from pallas_kernels.mosaic_gpu._epilogue import Epilogue
+from pallas_kernels.mosaic_gpu._prefill_plan_sm100 import OUT_SLOTS, PLANNER as PLANNER, PrefillPlan, fuses, row_layout
 from pallas_kernels.mosaic_gpu._row_unpack import COLUMNS, LANES
+from pallas_kernels.mosaic_gpu.call import Call
 from pallas_kernels.planes import WeightPlanes
 from pallas_kernels.tiling import PrefillConfig
 
@@ -197,19 +188,16 @@ def _finish_tiles(
     plgpu.wait_smem_to_gmem(0)
 
 
-def launch(
-    plan: PrefillPlan, epilogue: Epilogue, operands: dict[str, jax.Array], blocks: int, interpret: Any
-) -> jax.Array:
+def launch(plan: PrefillPlan, epilogue: Epilogue, operands: dict[str, jax.Array], call: Call) -> jax.Array:
     """One kernel: [m, n_out], or [split_k, m, n_out] float32 partial sums.
 
     Args:
       plan: sizes, and how a stage is copied and multiplied.
       epilogue: what happens to finished sums.
       operands: the arrays in device memory that plan and epilogue read.
-      blocks: blocks, at most one a multiprocessor.
-      interpret: False, or the parameters of Pallas' GPU interpreter.
+      call: what is asked for; here, the device and whether to interpret.
     """
-    interpreted = interpret is not None and interpret is not False
+    interpreted, blocks = call.interpreted, min(plan.tiles, call.hardware.sms)
     columns = -(-plan.n_out // plan.out_tile) * plan.out_tile
     shape = (plan.m, columns) if plan.split_k == 1 else (plan.split_k, plan.m, columns)
 
@@ -247,64 +235,30 @@ def launch(
         grid_names=("block",),
         num_threads=plan.unpackers + 2,
         thread_name="warpgroup",
-        interpret=interpret,
+        interpret=call.interpret,
     )
     return kernel(operands)[..., : plan.n_out]
 
 
-def run(
-    x: jax.Array,
-    planes: WeightPlanes,
-    *,
-    kind: str,
-    n: int,
-    k: int,
-    out_dtype: Any,
-    config: PrefillConfig,
-    bias: jax.Array | None = None,
-    residual: jax.Array | None = None,
-    activation: str | None = None,
-    sms: int = B200.sms,
-    interpret: Any = False,
-) -> jax.Array:
-    """y = x @ W.T, or act(x @ gate.T) * (x @ up.T), plus bias and residual.
-
-    Args:
-      x: bfloat16 [m, k].
-      planes: raw planes of the [n, k] weight.
-      kind: a name of `WEIGHT_KINDS`.
-      n: rows of the weight; with an activation they are [gate; up], n / 2 each.
-      k: columns of the weight.
-      out_dtype: bfloat16 or float32.
-      config: how to cut up the work.
-      bias: [n] added to each row's product, or None.
-      residual: [m, n or n / 2] added to the result by XLA, or None.
-      activation: a name of `ACTIVATIONS` for a gated product, or None.
-      sms: blocks that run at once, one a multiprocessor.
-      interpret: False, or the parameters of Pallas' GPU interpreter.
-
-    Returns:
-      out_dtype [m, n], or [m, n / 2] for a gated product.
-    """
-    m, gated = x.shape[0], activation is not None
-    check_config(config, kind=kind, n=n, k=k, gated=gated, out_bytes=jnp.dtype(out_dtype).itemsize)
+def run(x: jax.Array, planes: WeightPlanes, config: PrefillConfig, call: Call) -> jax.Array:
+    """The product that `Call` describes; XLA adds a residual."""
+    m, kind = x.shape[0], call.kind
+    PLANNER.check_config(config, call.product(m))
     x = jnp.pad(x, ((0, -m % 8), (0, -x.shape[1] % COLUMNS)))  # the copy engine moves whole tiles of 8 rows, 128 bytes
+    plan_for = lambda gated, dtype: PrefillPlan(x.shape[0], call.n, call.k, kind, config, gated, dtype)
 
-    def start(plan, bias, activation):
-        epilogue = Epilogue(kind, bias is not None, False, activation, LANES, row_layout())
+    def start(plan, *fused):
+        epilogue = Epilogue(kind, *fused, rows=LANES, row_layout=row_layout())
         operands = {"x": x, **plan.weights.views(planes, plan.padded_rows)}
-        operands |= epilogue.operands(planes, bias, plan.padded_rows)
-        return launch(plan, epilogue, operands, min(plan.tiles, sms), interpret)
+        operands |= epilogue.operands(planes, call.bias, plan.padded_rows)
+        return launch(plan, epilogue, operands, call)
 
-    if config.split_k > 1:
-        plan = PrefillPlan(x.shape[0], n, k, kind, config, False, jnp.float32)
-        if plan.split_k > 1:
-            sums = jnp.sum(start(plan, None, None), axis=0)
-            return finish_sums(sums[:m], bias, activation, residual, out_dtype)
-    if gated and not fuses(config, kind, n):
-        plan = PrefillPlan(x.shape[0], n, k, kind, config, False, jnp.float32)
-        return finish_sums(start(plan, None, None)[:m], bias, activation, residual, out_dtype)
+    plain = plan_for(False, jnp.float32)
+    if plain.split_k > 1 or (call.gated and not fuses(config, kind, call.n)):
+        sums = start(plain)
+        return call.finish((jnp.sum(sums, axis=0) if plain.split_k > 1 else sums)[:m])
     # A residual is added in float32, before the one rounding: the kernel leaves that to XLA.
-    plan = PrefillPlan(x.shape[0], n, k, kind, config, gated, out_dtype if residual is None else jnp.float32)
-    y = start(plan, bias, activation)[:m]
-    return y if residual is None else finish_sums(y, None, None, residual, out_dtype)
+    last = call.residual is None
+    plan = plan_for(call.gated, call.out_dtype if last else jnp.float32)
+    y = start(plan, call.bias is not None, False, call.activation)[:m]
+    return y if last else call.without_affine().finish(y)

@@ -27,19 +27,12 @@ import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 from jax import lax
 
-from pallas_kernels.hardware import H100
 from pallas_kernels.mosaic_gpu import _unpack
-from pallas_kernels.mosaic_gpu._epilogue import Epilogue, finish_sums
-from pallas_kernels.mosaic_gpu._prefill_plan import (
-    OUT_SLOTS,
-    PrefillPlan,
-    candidate_configs as candidate_configs,
-    check_config as check_config,
-    heuristic_config as heuristic_config,
-    predicted_seconds as predicted_seconds,
-)
+from pallas_kernels.mosaic_gpu._epilogue import Epilogue
+from pallas_kernels.mosaic_gpu._prefill_plan import OUT_SLOTS, PLANNER as PLANNER, PrefillPlan
 from pallas_kernels.mosaic_gpu._unpack_tile import FACTORS
 from pallas_kernels.mosaic_gpu._weight_tiles import CHUNK, ROWS
+from pallas_kernels.mosaic_gpu.call import Call
 from pallas_kernels.planes import WeightPlanes
 from pallas_kernels.tiling import PrefillConfig
 
@@ -229,28 +222,19 @@ def _consume(block: _Block, wg: Any) -> None:
     plgpu.wait_smem_to_gmem(0)
 
 
-def _launch(
-    x: jax.Array,
-    planes: WeightPlanes,
-    plan: PrefillPlan,
-    epilogue: Epilogue,
-    bias: jax.Array | None,
-    residual: jax.Array | None,
-    blocks: int,
-    interpret: Any,
-) -> jax.Array:
+def _launch(x: jax.Array, planes: WeightPlanes, plan: PrefillPlan, epilogue: Epilogue, call: Call) -> jax.Array:
     """One kernel: [m, n_out], or [split_k, m, n_out] float32 partial sums."""
-    consumers, interpreted = plan.config.consumers, interpret is not None and interpret is not False
+    consumers, blocks = plan.config.consumers, min(plan.tiles, call.hardware.sms)
     columns = -(-plan.n_out // plan.out_tile) * plan.out_tile
     operands = {"x": x, **plan.weights.views(planes, plan.padded_rows)}
-    operands |= epilogue.operands(planes, bias, plan.padded_rows)
-    if residual is not None:
-        operands["residual"] = _pad_to_multiples(residual, 8, plan.out_tile)
+    operands |= epilogue.operands(planes, call.bias, plan.padded_rows)
+    if epilogue.residual:
+        operands["residual"] = _pad_to_multiples(call.residual, 8, plan.out_tile)
     shape = (plan.m, columns) if plan.split_k == 1 else (plan.split_k, plan.m, columns)
 
     def body(gmem, y, smem):
         wg = lax.axis_index("warpgroup")
-        block = _Block(plan, epilogue, gmem, y, smem, lax.axis_index("block"), blocks, interpreted)
+        block = _Block(plan, epilogue, gmem, y, smem, lax.axis_index("block"), blocks, call.interpreted)
 
         @pl.when(wg == consumers)
         def _producer():
@@ -267,63 +251,31 @@ def _launch(
     kernel = plgpu.kernel(
         body,
         out_type=jax.ShapeDtypeStruct(shape, plan.out_dtype),
-        scratch_types=[plan.scratch(residual is not None, interpreted)],
+        scratch_types=[plan.scratch(epilogue.residual, call.interpreted)],
         grid=(blocks,),
         grid_names=("block",),
         num_threads=consumers + 1,
         thread_name="warpgroup",
-        interpret=interpret,
+        interpret=call.interpret,
     )
     return kernel(operands)[..., : plan.n_out]
 
 
-def run(
-    x: jax.Array,
-    planes: WeightPlanes,
-    *,
-    kind: str,
-    n: int,
-    k: int,
-    out_dtype: Any,
-    config: PrefillConfig,
-    bias: jax.Array | None = None,
-    residual: jax.Array | None = None,
-    activation: str | None = None,
-    sms: int = H100.sms,
-    interpret: Any = False,
-) -> jax.Array:
-    """y = x @ W.T, or act(x @ gate.T) * (x @ up.T), with the epilogue of `Epilogue`.
-
-    Args:
-      x: bfloat16 [m, k].
-      planes: raw planes of the [n, k] weight.
-      kind: a name of `WEIGHT_KINDS`.
-      n: rows of the weight; with an activation they are [gate; up], n / 2 each.
-      k: columns of the weight.
-      out_dtype: bfloat16 or float32.
-      config: how to cut up the work.
-      bias: [n] added to each row's product, or None.
-      residual: out_dtype [m, n or n / 2] added to the result, or None.
-      activation: a name of `ACTIVATIONS` for a gated product, or None.
-      sms: blocks that run at once, one a multiprocessor.
-      interpret: False, or the parameters of Pallas' GPU interpreter.
-
-    Returns:
-      out_dtype [m, n], or [m, n / 2] for a gated product.
-    """
-    m, gated = x.shape[0], activation is not None
-    check_config(config, kind=kind, k=k, gated=gated, out_bytes=jnp.dtype(out_dtype).itemsize)
+def run(x: jax.Array, planes: WeightPlanes, config: PrefillConfig, call: Call) -> jax.Array:
+    """The product that `Call` describes; a residual is out_dtype."""
+    m, kind = x.shape[0], call.kind
+    PLANNER.check_config(config, call.product(m))
     # The copy engine moves whole tiles of 8 rows and 128 bytes.
     x = _unpack.order_columns(kind, _pad_to_multiples(x, 8, CHUNK))
     factor = FACTORS[kind]
     if config.split_k > 1:
-        plan = PrefillPlan(x.shape[0], n, k, kind, config, False, jnp.float32)
+        plan = PrefillPlan(x.shape[0], call.n, call.k, kind, config, False, jnp.float32)
         if plan.split_k > 1:
-            sums = _launch(x, planes, plan, Epilogue(kind, factor=factor), None, None, min(plan.tiles, sms), interpret)
-            return finish_sums(jnp.sum(sums, axis=0)[:m], bias, activation, residual, out_dtype)
-    plan = PrefillPlan(x.shape[0], n, k, kind, config, gated, out_dtype)
-    epilogue = Epilogue(kind, bias is not None, residual is not None, activation, factor=factor)
-    return _launch(x, planes, plan, epilogue, bias, residual, min(plan.tiles, sms), interpret)[:m]
+            sums = _launch(x, planes, plan, Epilogue(kind, factor=factor), call)
+            return call.finish(jnp.sum(sums, axis=0)[:m])
+    plan = PrefillPlan(x.shape[0], call.n, call.k, kind, config, call.gated, call.out_dtype)
+    fused = call.bias is not None, call.residual is not None, call.activation
+    return _launch(x, planes, plan, Epilogue(kind, *fused, factor=factor), call)[:m]
 
 
 def _pad_to_multiples(array: jax.Array, rows: int, columns: int) -> jax.Array:

@@ -39,28 +39,17 @@ def main(name: str) -> None:
     """Run the mutation of that name on one small problem."""
     import jax.experimental.pallas.mosaic_gpu as plgpu
     import jax.numpy as jnp
-    import numpy as np
 
+    from pallas_kernels.hardware import H100
     from pallas_kernels.mosaic_gpu import prefill_sm90
     from pallas_kernels.tiling import PrefillConfig
-    from tests.pallas_kernels.weights import random_weight, random_x, relative_l2
+    from tests.pallas_kernels.interpreted import run, with_sms
+    from tests.pallas_kernels.weights import relative_l2
 
-    m, n, k = 128, 64, 384
-    planes, weight = random_weight("q4", n, k)
-    x = random_x(m, k)
     prefill_sm90.plgpu = _Mutated(plgpu, *MUTATIONS[name])  # pyright: ignore[reportAttributeAccessIssue]
-    y = prefill_sm90.run(
-        jnp.asarray(x),
-        planes,
-        kind="q4",
-        n=n,
-        k=k,
-        out_dtype=jnp.float32,
-        config=PrefillConfig(256, 64, 2, consumers=1),
-        sms=1,
-        interpret=plgpu.InterpretGPUParams(detect_races=True),  # pyright: ignore[reportAttributeAccessIssue]
-    )
-    print("relative error", relative_l2(np.asarray(y), x.astype(np.float64) @ weight.T))
+    config = PrefillConfig(256, 64, 2, consumers=1)
+    y, product = run(prefill_sm90, "q4", 128, 64, 384, config, hardware=with_sms(H100, 1), out_dtype=jnp.float32)
+    print("relative error", relative_l2(y, product))
 
 
 if __name__ == "__main__":

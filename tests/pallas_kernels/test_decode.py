@@ -4,7 +4,6 @@ Each case has more stages a warpgroup than its ring holds. The interpreter fills
 sum the kernel misses fails the comparison.
 """
 
-import contextlib
 import itertools
 
 import jax
@@ -14,19 +13,20 @@ import pytest
 if jax.__version_info__ < (0, 11, 2):
     pytest.skip("the GPU kernels need jax >= 0.11.2", allow_module_level=True)
 
-import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 
 from benchmarks.cases import WEIGHT_CASES
 from pallas_kernels.errors import KernelConfigError
 from pallas_kernels.hardware import H100, visible_hardware
 from pallas_kernels.mosaic_gpu import _products, _unpack, decode_sm90
-from pallas_kernels.mosaic_gpu._decode_plan import DecodePlan
+from pallas_kernels.mosaic_gpu._decode_plan import PLANNER, DecodePlan
+from pallas_kernels.mosaic_gpu.planning import Product
 from pallas_kernels.tiling import WEIGHT_KINDS, StreamConfig
-from tests.pallas_kernels.weights import check_close, random_weight, random_x, relative_l2
+from tests.pallas_kernels import interpreted
+from tests.pallas_kernels.interpreted import INTERPRET, gated_case, needs_gpu, races_without_fences, small, with_sms
+from tests.pallas_kernels.weights import check_close, relative_l2
 
 pytestmark = pytest.mark.timeout(180)
-INTERPRET = plgpu.InterpretGPUParams(detect_races=True)  # pyright: ignore[reportAttributeAccessIssue]
 
 # kind, m, n, k, multiprocessors, configuration: tails of M, N and K, tiles shared by blocks, blocks with several tiles,
 # warpgroups without a stage, both column sizes, one and two row blocks.
@@ -47,22 +47,9 @@ CASES = {
 
 
 def run(kind, m, n, k, sms, config, *, out_dtype=jnp.float32, interpret=INTERPRET, **fused):
-    """The kernel interpreted, and the reference without what is fused."""
-    planes, weight = random_weight(kind, n, k)
-    x = random_x(m, k)
-    y = decode_sm90.run(
-        jnp.asarray(x),
-        planes,
-        kind=kind,
-        n=n,
-        k=k,
-        out_dtype=out_dtype,
-        config=config,
-        sms=sms,
-        interpret=interpret,
-        **fused,
-    )
-    return np.asarray(y), x.astype(np.float64) @ weight.T
+    """The kernel on a Hopper of that many multiprocessors, and the reference without what is fused."""
+    case = decode_sm90, kind, m, n, k, config
+    return interpreted.run(*case, hardware=with_sms(H100, sms), out_dtype=out_dtype, interpret=interpret, **fused)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -72,26 +59,19 @@ def test_interpreted_kernel_matches_the_oracle(case, no_races):
     assert relative_l2(y, reference) <= 1e-6
 
 
-def _need_a_hopper_gpu() -> int:
-    hardware = visible_hardware()
-    if hardware is None or hardware.compute_capability != (9, 0):
-        pytest.skip("no Hopper GPU")
-    return hardware.sms
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_kernel_on_the_gpu_matches_the_oracle(case):
-    _need_a_hopper_gpu()
+    needs_gpu((9, 0), visible_hardware())
     y, reference = run(*CASES[case], interpret=False)
     assert relative_l2(y, reference) <= 1e-5
 
 
 @pytest.mark.parametrize("kind", WEIGHT_KINDS)
 def test_every_number_of_tokens_on_the_gpu(kind):
-    sms = _need_a_hopper_gpu()
+    hardware = needs_gpu((9, 0), visible_hardware())
     for m in range(1, decode_sm90.MAX_M + 1):
-        config = decode_sm90.heuristic_config(kind=kind, m=m, n=1280, k=2560)
-        y, reference = run(kind, m, 1280, 2560, sms, config, interpret=False)
+        config = PLANNER.heuristic_config(Product(kind, m, 1280, 2560, hardware))
+        y, reference = run(kind, m, 1280, 2560, hardware.sms, config, interpret=False)
         assert relative_l2(y, reference) <= 1e-5
 
 
@@ -102,13 +82,9 @@ def test_bfloat16_result_keeps_to_the_criterion(no_races):
 
 
 def test_gated_product_with_bias_and_residual(no_races):
-    n, rng = 136, np.random.default_rng(3)
-    bias = rng.standard_normal(n).astype(np.float32)
-    residual = rng.standard_normal((4, n // 2)).astype(np.float32)
-    config = StreamConfig(64, 128, 2, 1, 1)
-    y, product = run("q4", 4, n, 256, 1, config, activation="silu", bias=jnp.asarray(bias), residual=residual)
-    gate, up = np.split(product + bias, 2, axis=1)
-    assert relative_l2(y, gate / (1 + np.exp(-gate)) * up + residual) <= 1e-5
+    fused, reference = gated_case(4, 136)
+    y, product = run("q4", 4, 136, 256, 1, StreamConfig(64, 128, 2, 1, 1), **fused)
+    assert relative_l2(y, reference(product)) <= 1e-5
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -120,16 +96,8 @@ def test_cases_reuse_their_rings_or_say_why_not(case):
 
 
 def test_a_missing_fence_is_reported_as_a_race(capfd, monkeypatch):
-    monkeypatch.setattr(plgpu, "commit_smem", lambda: None)
-    # Some versions of the interpreter raise what others print.
-    raised = []
-    with contextlib.suppress(jax.errors.JaxRuntimeError):
-        try:
-            run("q4", 1, 64, 1024, 1, StreamConfig(64, 128, 1, 1, 1))
-        except jax.errors.JaxRuntimeError as error:
-            raised.append(str(error))
-            raise
-    assert "RACE DETECTED" in capfd.readouterr().out + "".join(raised)
+    case = decode_sm90, "q4", 1, 64, 1024, StreamConfig(64, 128, 1, 1, 1)
+    assert "RACE DETECTED" in races_without_fences(monkeypatch, capfd, *case, hardware=with_sms(H100, 1))
 
 
 def _swap_nibbles(monkeypatch):
@@ -180,20 +148,21 @@ def test_segments_cover_each_stage_of_each_tile_once():
 @pytest.mark.parametrize("case", WEIGHT_CASES, ids=lambda case: case.name)
 def test_registered_weights_get_a_configuration_that_fits(case):
     for m in (1, 16):
-        problem = {"kind": case.kind, "m": m, "n": case.n, "k": case.k}
-        config = decode_sm90.heuristic_config(**problem)
-        decode_sm90.check_config(config, **problem)
+        product = Product(case.kind, m, case.n, case.k, H100)
+        config = PLANNER.heuristic_config(product)
+        PLANNER.check_config(config, product)
         plan = DecodePlan(m, case.n, case.k, case.kind, config)
         assert plan.block_k == config.block_k
         assert 1 <= config.blocks_per_sm <= plan.blocks_per_sm(H100)
-        assert config in decode_sm90.candidate_configs(**problem)
-        assert decode_sm90.predicted_seconds(config, **problem) > 0
+        assert config in PLANNER.candidate_configs(product)
+        assert PLANNER.predicted_seconds(config, product) > 0
 
 
 def test_large_weights_are_predicted_to_stream_at_full_bandwidth():
-    seconds = lambda m: decode_sm90.predicted_seconds(
-        decode_sm90.heuristic_config(kind="q4", m=m, n=131072, k=5120), kind="q4", m=m, n=131072, k=5120
-    )
+    def seconds(m):
+        product = Product("q4", m, 131072, 5120, H100)
+        return PLANNER.predicted_seconds(PLANNER.heuristic_config(product), product)
+
     floor = H100.memory_seconds(131072 * 5120 * 4.25 / 8)
     assert floor <= seconds(1) <= floor / 0.9
     assert seconds(16) <= 1.15 * seconds(1)
@@ -201,9 +170,9 @@ def test_large_weights_are_predicted_to_stream_at_full_bandwidth():
 
 def test_configuration_that_does_not_fit_is_refused_with_what_to_do():
     with pytest.raises(KernelConfigError, match=r"shared memory .* needs \d+, and at most \d+ fits: use smaller tiles"):
-        decode_sm90.check_config(StreamConfig(128, 512, 4, 8, 1), kind="w8", m=16, n=4096, k=5120)
+        PLANNER.check_config(StreamConfig(128, 512, 4, 8, 1), small("w8", m=16, k=5120))
     with pytest.raises(KernelConfigError, match="fewer warpgroups or rows"):
-        decode_sm90.check_config(StreamConfig(128, 128, 4, 1, 1), kind="q4", m=1, n=4096, k=5120)
+        PLANNER.check_config(StreamConfig(128, 128, 4, 1, 1), small("q4", m=1, k=5120))
 
 
 @pytest.mark.parametrize(

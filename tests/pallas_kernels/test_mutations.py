@@ -18,10 +18,12 @@ if jax.__version_info__ < (0, 11, 2):
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 
+from pallas_kernels.hardware import H100
 from pallas_kernels.mosaic_gpu import _epilogue, _prefill_plan, _unpack, _unpack_tile, _weight_tiles, prefill_sm90
 from pallas_kernels.tiling import PrefillConfig
+from tests.pallas_kernels.interpreted import run, with_sms
 from tests.pallas_kernels.mutants import MUTATIONS
-from tests.pallas_kernels.weights import check_close, random_weight, random_x
+from tests.pallas_kernels.weights import check_close
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -34,8 +36,8 @@ def mutant(name, seconds=120):
     """Exit status and output of a mutation; raises `TimeoutExpired`."""
     command = [sys.executable, "-m", "tests.pallas_kernels.mutants", name]
     environment = os.environ | {"JAX_PLATFORMS": "cpu"}
-    run = subprocess.run(command, capture_output=True, env=environment, text=True, timeout=seconds)
-    return run.returncode, run.stdout + run.stderr
+    done = subprocess.run(command, capture_output=True, env=environment, text=True, timeout=seconds)
+    return done.returncode, done.stdout + done.stderr
 
 
 def test_the_unmutated_kernel_passes_in_a_process_of_its_own():
@@ -82,9 +84,9 @@ def forget_what_follows_the_accumulator(monkeypatch):
 
 
 def forget_the_high_bits(monkeypatch):
-    original = _unpack_tile.split_pairs
+    original = _unpack_tile.nibble_pairs
     lower = lambda kind, words, high, ops: original(kind, words, high * 0, ops)
-    monkeypatch.setattr(_unpack_tile, "split_pairs", lower)
+    monkeypatch.setattr(_unpack_tile, "nibble_pairs", lower)
 
 
 def leave_x_in_its_own_order(monkeypatch):
@@ -122,19 +124,8 @@ def stop_one_step_early(monkeypatch):
 )
 def test_a_mistake_in_the_arithmetic_is_noticed(mistake, kind, monkeypatch):
     mistake(monkeypatch)
-    m, n, k = 32, 128, 384
-    planes, weight = random_weight(kind, n, k)
-    x = random_x(m, k)
-    y = prefill_sm90.run(
-        jnp.asarray(x),
-        planes,
-        kind=kind,
-        n=n,
-        k=k,
-        out_dtype=jnp.bfloat16,
-        config=PrefillConfig(32, 128, 2, consumers=1),
-        sms=1,
-        interpret=plgpu.InterpretGPUParams(),  # pyright: ignore[reportAttributeAccessIssue]
-    )
+    interpret = plgpu.InterpretGPUParams()  # pyright: ignore[reportAttributeAccessIssue]
+    config = PrefillConfig(32, 128, 2, consumers=1)
+    y, reference = run(prefill_sm90, kind, 32, 64, 384, config, hardware=with_sms(H100, 1), interpret=interpret)
     with pytest.raises(AssertionError):
-        check_close(np.asarray(y), x.astype(np.float64) @ weight.T)
+        check_close(y, reference)

@@ -19,14 +19,16 @@ import jax.numpy as jnp
 from benchmarks.cases import WEIGHT_CASES
 from pallas_kernels.errors import KernelConfigError
 from pallas_kernels.hardware import A100, RTX4090, RTX5090
-from pallas_kernels.mosaic_gpu import _scales, explain, gated_matmul, matmul, portable_mma, unsupported_reason
-from pallas_kernels.mosaic_gpu._portable_plan import PortablePlan
+from pallas_kernels.mosaic_gpu import _scales, explain, portable_mma, unsupported_reason
+from pallas_kernels.mosaic_gpu._portable_plan import PLANNER, PortablePlan
+from pallas_kernels.mosaic_gpu.planning import Product
 from pallas_kernels.tiling import WEIGHT_KINDS, PortableConfig
+from tests.pallas_kernels import interpreted
+from tests.pallas_kernels.interpreted import check_choice, gated_case, races_without_fences, small
 from tests.pallas_kernels.thread_places import places
-from tests.pallas_kernels.weights import check_close, random_weight, random_x, relative_l2
+from tests.pallas_kernels.weights import check_close, relative_l2
 
 pytestmark = pytest.mark.timeout(180)
-INTERPRET = plgpu.InterpretGPUParams(detect_races=True)  # pyright: ignore[reportAttributeAccessIssue]
 Layout: type = plgpu.Layout
 
 # kind, m, n, k, configuration: tails of M, N and K, more steps than stages, several token tiles and parts, split K.
@@ -40,15 +42,9 @@ CASES = {
 }
 
 
-def run(kind, m, n, k, config, *, call=matmul, out_dtype=jnp.float32, **fused):
-    """A public call for an A100, interpreted, and the plain product of the reference."""
-    planes, weight = random_weight(kind, n, k)
-    x = random_x(m, k)
-    y = call(
-        jnp.asarray(x), planes, kind=kind, n=n, k=k, out_dtype=out_dtype, config=config, hardware=A100,
-        interpret=INTERPRET, **fused,
-    )  # fmt: skip
-    return np.asarray(y), x.astype(np.float64) @ weight.T
+def run(kind, m, n, k, config, *, out_dtype=jnp.float32, **fused):
+    """The kernel on an A100 and the plain product of the reference."""
+    return interpreted.run(portable_mma, kind, m, n, k, config, hardware=A100, out_dtype=out_dtype, **fused)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -60,21 +56,15 @@ def test_interpreted_kernel_matches_the_oracle(case, no_races):
 
 
 def test_gated_product_with_bias_and_residual(no_races):
-    n, rng = 64, np.random.default_rng(3)
-    bias = rng.standard_normal(n).astype(np.float32)
-    residual = rng.standard_normal((4, n // 2)).astype(np.float32)
-    config = PortableConfig(8, 128, 2)
-    fused = {"activation": "silu", "bias": jnp.asarray(bias), "residual": residual}
-    y, product = run("w8", 4, n, 256, config, call=gated_matmul, out_dtype=None, **fused)
+    fused, reference = gated_case(4, 64)
+    y, product = run("w8", 4, 64, 256, PortableConfig(8, 128, 2), out_dtype=jnp.bfloat16, **fused)
     assert y.dtype == jnp.bfloat16
-    gate, up = np.split(product + bias, 2, axis=1)
-    check_close(y, gate / (1 + np.exp(-gate)) * up + residual)
+    check_close(y, reference(product))
 
 
 def test_a_missing_fence_is_reported_as_a_race(capfd, monkeypatch):
-    monkeypatch.setattr(plgpu, "commit_smem", lambda: None)
-    with pytest.raises(Exception, match="RACE DETECTED"):
-        run("q4", 1, 64, 384, PortableConfig(8, 128, 2))
+    case = portable_mma, "q4", 1, 64, 384, PortableConfig(8, 128, 2)
+    assert "RACE DETECTED" in races_without_fences(monkeypatch, capfd, *case, hardware=A100)
 
 
 def fragment(shape, row, column, across):
@@ -129,16 +119,11 @@ def test_twin_adds_exact_products():
 def test_heuristic_is_the_cheapest_candidate_and_no_faster_than_the_roofline(hardware):
     cases = [case for case in WEIGHT_CASES if case.name in ("27b mlp gate_up", "vision fc2", "27b nvfp4 down")]
     for case, m in itertools.product(cases, (1, 16, 1024)):
-        problem = {"kind": case.kind, "m": m, "n": case.n, "k": case.k, "hardware": hardware}
-        candidates = portable_mma.candidate_configs(**problem)
-        for config in candidates:
-            portable_mma.check_config(config, kind=case.kind, k=case.k, hardware=hardware)
-        predicted = {config: portable_mma.predicted_seconds(config, **problem) for config in candidates}
-        chosen = portable_mma.heuristic_config(**problem)
-        assert predicted[chosen] == min(predicted.values())
-        found = explain(**problem)
-        assert (found.kernel, found.config) == ("portable_mma", chosen)
-        assert predicted[chosen] * 1e6 >= found.lower_bound_us
+        product = Product(case.kind, m, case.n, case.k, hardware)
+        check_choice(PLANNER, product)
+        found = explain(kind=case.kind, m=m, n=case.n, k=case.k, hardware=hardware)
+        assert (found.kernel, found.config) == ("portable_mma", PLANNER.heuristic_config(product))
+        assert PLANNER.predicted_seconds(found.config, product) * 1e6 >= found.lower_bound_us
 
 
 @pytest.mark.parametrize("kind", WEIGHT_KINDS)
@@ -161,13 +146,13 @@ def test_blocks_cover_every_column_and_row_once(kind):
         (lambda: PortableConfig(stages=1), "stages=1 is not allowed"),
         (lambda: PortableConfig(split_k=0), "split_k=0 is not allowed"),
         (
-            lambda: portable_mma.check_config(PortableConfig(8, 64), kind="q5", k=512),
+            lambda: PLANNER.check_config(PortableConfig(8, 64), small("q5")),
             "block_k=64 is not allowed for q5",
         ),
-        (lambda: portable_mma.check_config(PortableConfig(128, 64), kind="w8", k=512), "would not fit in registers"),
-        (lambda: portable_mma.check_config(PortableConfig(64, 128, 4), kind="q4", k=512), "stages=4 is not allowed"),
+        (lambda: PLANNER.check_config(PortableConfig(128, 64), small("w8")), "would not fit in registers"),
+        (lambda: PLANNER.check_config(PortableConfig(64, 128, 4), small("q4")), "stages=4 is not allowed"),
         (
-            lambda: portable_mma.check_config(PortableConfig(16, 256, 8), kind="fp8", k=4096, hardware=RTX4090),
+            lambda: PLANNER.check_config(PortableConfig(16, 256, 8), small("fp8", k=4096, hardware=RTX4090)),
             "shared memory",
         ),
     ],

@@ -5,27 +5,26 @@ output the kernel misses fails the criterion.
 """
 
 import itertools
-from typing import Any
 
 import jax
-import numpy as np
 import pytest
 
 if jax.__version_info__ < (0, 11, 2):
     pytest.skip("the GPU kernels need jax >= 0.11.2", allow_module_level=True)
 
-import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 
 from pallas_kernels.errors import KernelConfigError
 from pallas_kernels.hardware import H100, visible_hardware
 from pallas_kernels.mosaic_gpu import _prefill_plan, prefill_sm90
-from pallas_kernels.mosaic_gpu._prefill_plan import PrefillPlan, predicted_seconds
+from pallas_kernels.mosaic_gpu._prefill_plan import PLANNER, PrefillPlan
+from pallas_kernels.mosaic_gpu.planning import Product
 from pallas_kernels.tiling import WEIGHT_KINDS, PrefillConfig
-from tests.pallas_kernels.weights import check_close, random_weight, random_x, relative_l2
+from tests.pallas_kernels.interpreted import check_choice, needs_gpu, run, small, with_sms
+from tests.pallas_kernels.weights import check_close, relative_l2
 
 pytestmark = pytest.mark.timeout(120)
-INTERPRET: Any = plgpu.InterpretGPUParams(detect_races=True)  # pyright: ignore[reportAttributeAccessIssue]
+TWO_SMS, ONE_SM = with_sms(H100, 2), with_sms(H100, 1)
 
 # kind, m, n, k, configuration: seams and tails of M, N and K, both steps, one and two consumers and row blocks, splits.
 CASES = {
@@ -47,64 +46,39 @@ CASES = {
 }
 
 
-@pytest.fixture
-def no_races(capfd):
-    """Fails the test where the interpreter reported a race."""
-    yield
-    assert "RACE DETECTED" not in capfd.readouterr().out
-
-
-def run(kind, m, n, k, config, *, out_dtype=jnp.bfloat16, sms=2, interpret=INTERPRET):
-    """The kernel, interpreted on two multiprocessors unless told otherwise, and the reference."""
-    planes, weight = random_weight(kind, n, k)
-    x = random_x(m, k)
-    y = prefill_sm90.run(
-        jnp.asarray(x),
-        planes,
-        kind=kind,
-        n=n,
-        k=k,
-        out_dtype=out_dtype,
-        config=config,
-        sms=sms,
-        interpret=interpret,
-    )
-    return np.asarray(y), x.astype(np.float64) @ weight.T
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_interpreted_kernel_matches_the_oracle(case, no_races):
-    y, reference = run(*CASES[case])
+    y, reference = run(prefill_sm90, *CASES[case], hardware=TWO_SMS)
     assert y.dtype == jnp.bfloat16
     check_close(y, reference)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_kernel_on_the_gpu_matches_the_oracle(case):
-    hardware = visible_hardware()
-    if hardware is None or hardware.compute_capability != (9, 0):
-        pytest.skip("no Hopper GPU")
-    check_close(*run(*CASES[case], sms=hardware.sms, interpret=False))
+    hardware = needs_gpu((9, 0), visible_hardware())
+    check_close(*run(prefill_sm90, *CASES[case], hardware=hardware, interpret=False))
 
 
 @pytest.mark.parametrize(("kind", "limit"), [("fp8", 1e-6), ("nvfp4", 1e-6), ("q6", 1 / 400)])
 def test_float32_result_keeps_what_the_weights_allow(kind, limit, no_races):
     # FP8 and NVFP4 weights are exact in bfloat16, so only the order of float32 additions is left; a grouped weight is
     # rounded to bfloat16 once, 2^-8 of it at most.
-    y, reference = run(kind, 24, 128, 256, PrefillConfig(32, 128, 2), out_dtype=jnp.float32)
+    y, reference = run(
+        prefill_sm90, kind, 24, 128, 256, PrefillConfig(32, 128, 2), hardware=TWO_SMS, out_dtype=jnp.float32
+    )
     assert y.dtype == jnp.float32
     assert relative_l2(y, reference) <= limit
 
 
 def test_one_block_takes_all_tiles_in_turn(no_races):
     # The ring goes on across the seams between tiles: 6 tiles of 3 steps over 2 stages.
-    y, reference = run("q4", 70, 128, 192, PrefillConfig(32, 64, 2, consumers=1), sms=1)
+    y, reference = run(prefill_sm90, "q4", 70, 128, 192, PrefillConfig(32, 64, 2, consumers=1), hardware=ONE_SM)
     check_close(y, reference)
 
 
 def test_bands_of_tokens_come_one_after_another(no_races, monkeypatch):
     monkeypatch.setattr(_prefill_plan, "_BAND_TOKENS", 64)  # bands of 2, 2 and 1 tiles
-    y, reference = run("q6", 150, 130, 128, PrefillConfig(32, 64, 2, consumers=1))
+    y, reference = run(prefill_sm90, "q6", 150, 130, 128, PrefillConfig(32, 64, 2, consumers=1), hardware=TWO_SMS)
     check_close(y, reference)
 
 
@@ -112,12 +86,7 @@ def test_bands_of_tokens_come_one_after_another(no_races, monkeypatch):
 @pytest.mark.parametrize("gated", [False, True])
 def test_every_candidate_is_accepted_and_the_heuristic_is_the_cheapest(kind, gated):
     for m, (n, k) in itertools.product((17, 128, 4096), ((34816, 5120), (1152, 1536))):
-        problem = {"kind": kind, "m": m, "n": n, "k": k, "gated": gated, "hardware": H100}
-        candidates = prefill_sm90.candidate_configs(**problem)
-        for config in candidates:
-            prefill_sm90.check_config(config, kind=kind, k=k, gated=gated)
-        chosen = prefill_sm90.heuristic_config(**problem)
-        assert predicted_seconds(chosen, **problem) == min(predicted_seconds(c, **problem) for c in candidates)
+        check_choice(PLANNER, Product(kind, m, n, k, H100, gated))
 
 
 @pytest.mark.parametrize("m", [40, 2048, 4096, 5000])
@@ -127,13 +96,6 @@ def test_tiles_cover_the_result_once(m, split_k):
     corners = [tuple(int(c) for c in plan.coordinates(tile)) for tile in range(plan.tiles)]
     expected = itertools.product(range(0, m, 256), range(0, 700, plan.rows), range(split_k))
     assert sorted(corners) == sorted(expected)
-
-
-def test_no_prediction_is_below_the_roofline():
-    for kind, m in itertools.product(WEIGHT_KINDS, (32, 1024, 4096)):
-        problem = {"kind": kind, "m": m, "n": 5120, "k": 17408}
-        config = prefill_sm90.heuristic_config(**problem)
-        assert predicted_seconds(config, **problem) >= H100.tensor_seconds(m, 5120, 17408)
 
 
 @pytest.mark.parametrize(
@@ -165,4 +127,4 @@ def test_configurations_say_what_is_wrong(fields, message):
 )
 def test_configurations_a_weight_cannot_have_are_refused(kind, k, gated, config, message):
     with pytest.raises(KernelConfigError, match=message):
-        prefill_sm90.check_config(config, kind=kind, k=k, gated=gated)
+        PLANNER.check_config(config, small(kind, k=k, gated=gated))

@@ -7,25 +7,26 @@ the kernel misses fails the criterion.
 import itertools
 
 import jax
-import numpy as np
 import pytest
 
 if jax.__version_info__ < (0, 11, 2):
     pytest.skip("the GPU kernels need jax >= 0.11.2", allow_module_level=True)
 
-import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 
 from benchmarks import aot, sass
 from pallas_kernels.errors import KernelConfigError
 from pallas_kernels.hardware import B200
 from pallas_kernels.mosaic_gpu import prefill_sm100
-from pallas_kernels.mosaic_gpu._prefill_plan_sm100 import accumulators, fuses, predicted_seconds
+from pallas_kernels.mosaic_gpu._prefill_plan_sm100 import PLANNER, accumulators, fuses
+from pallas_kernels.mosaic_gpu.planning import Product
 from pallas_kernels.planes import plane_bytes
 from pallas_kernels.tiling import WEIGHT_KINDS, PrefillConfig
-from tests.pallas_kernels.weights import check_close, random_weight, random_x, relative_l2
+from tests.pallas_kernels.interpreted import check_choice, gated_case, races_without_fences, run, small, with_sms
+from tests.pallas_kernels.weights import check_close, relative_l2
 
 pytestmark = pytest.mark.timeout(180)
+TWO_SMS, ONE_SM = with_sms(B200, 2), with_sms(B200, 1)
 
 # kind, m, n, k, configuration: seams and tails of M, N and K, both steps, one and two unpackers, splits.
 CASES = {
@@ -39,28 +40,9 @@ CASES = {
 }
 
 
-def run(kind, m, n, k, config, *, out_dtype=jnp.bfloat16, sms=2, **epilogue):
-    """The kernel interpreted, on two multiprocessors, and the reference without any epilogue."""
-    planes, weight = random_weight(kind, n, k)
-    x = random_x(m, k)
-    y = prefill_sm100.run(
-        jnp.asarray(x),
-        planes,
-        kind=kind,
-        n=n,
-        k=k,
-        out_dtype=out_dtype,
-        config=config,
-        sms=sms,
-        interpret=plgpu.InterpretGPUParams(detect_races=True),  # pyright: ignore[reportAttributeAccessIssue]
-        **epilogue,
-    )
-    return np.asarray(y), x.astype(np.float64) @ weight.T
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_interpreted_kernel_matches_the_oracle(case, no_races):
-    y, reference = run(*CASES[case])
+    y, reference = run(prefill_sm100, *CASES[case], hardware=TWO_SMS)
     assert y.dtype == jnp.bfloat16
     check_close(y, reference)
 
@@ -69,7 +51,7 @@ def test_accumulators_and_ring_go_on_across_the_seams_between_tiles(no_races):
     # One block takes three tiles of three steps: two accumulators and two stages are used again.
     config = PrefillConfig(32, 64, 2, consumers=1)
     assert accumulators(config, False) == 2
-    y, reference = run("fp8", 70, 128, 192, config, out_dtype=jnp.float32, sms=1)
+    y, reference = run(prefill_sm100, "fp8", 70, 128, 192, config, hardware=ONE_SM, out_dtype=jnp.float32)
     # The weights are exact in bfloat16, so only the order of float32 additions is left.
     assert relative_l2(y, reference) <= 1e-6
 
@@ -77,50 +59,37 @@ def test_accumulators_and_ring_go_on_across_the_seams_between_tiles(no_races):
 def test_a_wide_tile_has_one_accumulator(no_races):
     config = PrefillConfig(256, 64, 2, consumers=1)
     assert accumulators(config, False) == 1
-    y, reference = run("nvfp4", 260, 128, 192, config, out_dtype=jnp.float32, sms=1)
+    y, reference = run(prefill_sm100, "nvfp4", 260, 128, 192, config, hardware=ONE_SM, out_dtype=jnp.float32)
     assert relative_l2(y, reference) <= 1e-6
 
 
 @pytest.mark.parametrize(("kind", "n"), [("q4", 288), ("nvfp4", 384)])
 def test_gated_product_with_bias_and_residual(kind, n, no_races):
     # Half of 384 rows is no whole number of NVFP4's scale tiles: such a product is finished by XLA.
-    rng, config = np.random.default_rng(3), PrefillConfig(32, 64, 2)
+    config = PrefillConfig(32, 64, 2)
     assert fuses(config, kind, n) == (kind == "q4")
-    bias = rng.standard_normal(n).astype(np.float32)
-    residual = rng.standard_normal((33, n // 2)).astype(np.float32)
-    y, product = run(kind, 33, n, 256, config, activation="silu", bias=jnp.asarray(bias), residual=residual)
-    gate, up = np.split(product + bias, 2, axis=1)
-    check_close(y, gate / (1 + np.exp(-gate)) * up + residual)
+    fused, reference = gated_case(33, n)
+    y, product = run(prefill_sm100, kind, 33, n, 256, config, hardware=TWO_SMS, **fused)
+    check_close(y, reference(product))
 
 
 def test_a_missing_fence_is_reported_as_a_race(capfd, monkeypatch):
     # Without it the copy engine may overtake the unpackers' reads: what `no_races` is there to see.
-    monkeypatch.setattr(plgpu, "commit_smem", lambda: None)
-    try:
-        run("q4", 32, 128, 256, PrefillConfig(32, 64, 2, consumers=1), sms=1)
-        said = capfd.readouterr().out
-    except jax.errors.JaxRuntimeError as error:  # what jax 0.12 makes of a race
-        said = str(error)
-    assert "RACE DETECTED" in said
+    case = prefill_sm100, "q4", 32, 128, 256, PrefillConfig(32, 64, 2, consumers=1)
+    assert "RACE DETECTED" in races_without_fences(monkeypatch, capfd, *case, hardware=ONE_SM)
 
 
 @pytest.mark.parametrize("kind", WEIGHT_KINDS)
 @pytest.mark.parametrize("gated", [False, True])
 def test_every_candidate_is_accepted_and_the_heuristic_is_the_cheapest(kind, gated):
     for m, (n, k) in itertools.product((17, 128, 4096), ((34816, 5120), (34944, 1536))):
-        problem = {"kind": kind, "m": m, "n": n, "k": k, "gated": gated, "hardware": B200}
-        candidates = prefill_sm100.candidate_configs(**problem)
-        for config in candidates:
-            prefill_sm100.check_config(config, kind=kind, n=n, k=k, gated=gated)
-        chosen = prefill_sm100.heuristic_config(**problem)
-        assert predicted_seconds(chosen, **problem) == min(predicted_seconds(c, **problem) for c in candidates)
-        assert predicted_seconds(chosen, **problem) >= B200.tensor_seconds(m, n, k)
+        check_choice(PLANNER, Product(kind, m, n, k, B200, gated))
 
 
 def test_few_rows_and_a_long_k_are_split():
-    problem = {"kind": "q4", "m": 64, "n": 512, "k": 8192}
-    assert {config.split_k for config in prefill_sm100.candidate_configs(**problem)} == {1, 2, 4, 8}
-    assert prefill_sm100.heuristic_config(**problem).split_k > 1
+    product = small("q4", k=8192, hardware=B200)
+    assert {config.split_k for config in PLANNER.candidate_configs(product)} == {1, 2, 4, 8}
+    assert PLANNER.heuristic_config(product).split_k > 1
 
 
 @pytest.mark.parametrize(
@@ -135,7 +104,7 @@ def test_few_rows_and_a_long_k_are_split():
 )
 def test_configurations_a_weight_cannot_have_are_refused(kind, n, gated, config, message):
     with pytest.raises(KernelConfigError, match=message):
-        prefill_sm100.check_config(config, kind=kind, n=n, k=512, gated=gated)
+        PLANNER.check_config(config, small(kind, n=n, gated=gated, hardware=B200))
 
 
 REASON = aot.unavailable_reason()

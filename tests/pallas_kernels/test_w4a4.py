@@ -14,7 +14,6 @@ import pytest
 if jax.__version_info__ < (0, 11, 2):
     pytest.skip("the GPU kernels need jax >= 0.11.2", allow_module_level=True)
 
-import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 import ml_dtypes
 
@@ -25,8 +24,10 @@ from pallas_kernels import mosaic_gpu
 from pallas_kernels.errors import KernelConfigError
 from pallas_kernels.hardware import B200, H100
 from pallas_kernels.mosaic_gpu import nvfp4_w4a4
-from pallas_kernels.mosaic_gpu.nvfp4_w4a4 import W4A4Config
+from pallas_kernels.mosaic_gpu.nvfp4_w4a4 import PLANNER, W4A4Config
+from pallas_kernels.mosaic_gpu.planning import Product
 from pallas_kernels.planes import plane_bytes
+from tests.pallas_kernels.interpreted import run, small, with_sms
 from tests.pallas_kernels.weights import random_weight, random_x, relative_l2
 
 pytestmark = pytest.mark.timeout(180)
@@ -115,21 +116,10 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_interpreted_kernel_matches_its_oracle_and_its_criterion(case, no_races):
     m, n, k, config = CASES[case]
-    planes, weight = random_weight("nvfp4", n, k)
-    x = random_x(m, k)
-    y = nvfp4_w4a4.run(
-        jnp.asarray(x),
-        planes,
-        n=n,
-        k=k,
-        out_dtype=jnp.float32,
-        config=config,
-        sms=1,
-        interpret=plgpu.InterpretGPUParams(detect_races=True),  # pyright: ignore[reportAttributeAccessIssue]
-    )
-    y = np.asarray(y)
+    y, product = run(nvfp4_w4a4, "nvfp4", m, n, k, config, hardware=with_sms(B200, 1), out_dtype=jnp.float32)
+    x, (_, weight) = random_x(m, k), random_weight("nvfp4", n, k)
     assert relative_l2(y, encode(x) @ weight.T) <= 1e-6
-    assert relative_l2(y, x.astype(np.float64) @ weight.T) <= nvfp4_w4a4.CRITERION
+    assert relative_l2(y, product) <= nvfp4_w4a4.CRITERION
 
 
 @pytest.mark.parametrize(
@@ -144,14 +134,15 @@ def test_configurations_say_what_is_wrong(fields, message):
 @pytest.mark.parametrize("out_bytes", [2, 4])
 def test_chosen_configurations_fit(out_bytes):
     for m in (1, 128, 129, 4096):
-        chosen = nvfp4_w4a4.heuristic_config(m=m, n=34816, out_bytes=out_bytes)
-        nvfp4_w4a4.check_config(chosen, out_bytes=out_bytes)
+        product = Product("nvfp4", m, 34816, 5120, B200, out_bytes=out_bytes)
+        chosen = PLANNER.heuristic_config(product)
+        PLANNER.check_config(chosen, product)
         assert chosen.block_m == (128 if m <= 128 else 256)
 
 
 def test_configurations_that_do_not_fit_are_refused():
     with pytest.raises(KernelConfigError, match="memory"):
-        nvfp4_w4a4.check_config(W4A4Config(256, 256, 8))
+        PLANNER.check_config(W4A4Config(256, 256, 8), small("nvfp4", hardware=B200))
 
 
 REASON = aot.unavailable_reason()
