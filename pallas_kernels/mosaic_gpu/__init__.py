@@ -1,4 +1,19 @@
-"""Mosaic GPU kernels, importable on any supported jax and without a GPU; `unsupported_reason` says the rest."""
+"""Mosaic GPU kernels, importable on any supported jax and without a GPU; `unsupported_reason` says the rest.
+
+How a scale meets a code, and how far a weight may then be off (relative, at worst over every code and scale word; sums
+are float32 everywhere):
+
+    kernel                      q4 q5 q6 w8                          nvfp4                         fp8
+    decode_sm90, decode_sm100,  code exact; the scale multiplies     code * block scale exact;     code exact; the row
+    portable_mma                its group's sum: 0                   sum / divisor: 0              scale on the sum: 0
+    prefill_sm90,               bfloat16(code * scale), rounded      code * block scale exact;     code exact; the row
+    prefill_sm100               once: 1/257                          sum / divisor: 0              scale on the sum: 0
+    nvfp4_w4a4                  -                                    exact, as stored; rounds x    -
+
+1/257 is half a place of bfloat16, met where every weight is a tie; random weights are off by 1/600 or so. The criterion
+(relative L2 of 1/256) holds for such a worst weight in a float32 result. In a bfloat16 result the rounding of the
+result itself comes on top, 1.08/256 together; no bfloat16 operand can avoid that.
+"""
 
 from pallas_kernels.mosaic_gpu.dispatch import (
     Explanation as Explanation,

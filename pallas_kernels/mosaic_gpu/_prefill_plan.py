@@ -33,7 +33,7 @@ OUT_TOKENS, OUT_SLOTS = 64, 2
 #: Tokens whose x (20 MB at 5,120 columns) is kept in the second level cache while W passes by.
 _BAND_TOKENS = 2048
 #: Instructions a weight of the K loop, tensor core instructions aside, as compiled for sm_90a (`benchmarks.aot`).
-INSTRUCTIONS = MappingProxyType({"q4": 2.5, "q5": 5.2, "q6": 4.9, "w8": 4.8, "fp8": 3.5, "nvfp4": 3.6})
+INSTRUCTIONS = MappingProxyType({"q4": 3.5, "q5": 5.2, "q6": 4.9, "w8": 4.8, "fp8": 3.5, "nvfp4": 3.6})
 #: Cycles a tile costs outside its K loop, and bytes a multiprocessor gets from the second level cache a cycle.
 _EPILOGUE_CYCLES, _L2_BYTES_PER_CYCLE = 2500.0, 28.0
 #: Seconds a second kernel (the sum over splits) adds.
@@ -118,6 +118,15 @@ def _packed_bytes(kind: str, block_k: int) -> int:
     return block_k * info.code_plane_bits // 8 + block_k // (info.group_size or block_k) * info.high_bytes
 
 
+def _serializes(config: PrefillConfig, gated: bool) -> bool:
+    """Whether ptxas makes each wgmma wait for the one before, as it does of every kind's for this one tile.
+
+    Three consumers have 128 registers a thread: too few for two accumulators of 64 tokens beside the operands of 128
+    columns of both, so that an operand's registers are needed again while its wgmma runs.
+    """
+    return (config.consumers, config.block_m, config.block_k, parts_of(config, gated)) == (3, 64, 128, 2)
+
+
 def _check_config(config: PrefillConfig, product: Product) -> None:
     kind, parts = product.kind, parts_of(config, product.gated)
     if config.block_m * parts > 256:
@@ -130,7 +139,7 @@ def _check_config(config: PrefillConfig, product: Product) -> None:
             f"block_m={config.block_m} is not allowed with three consumers, whose registers hold one accumulator of "
             "128 tokens: choose less, one row block, or two consumers"
         )
-    if config.consumers == 3 and parts == 2 and config.block_k == 128 and config.block_m == 64:
+    if _serializes(config, product.gated and config.split_k == 1):
         raise KernelConfigError(
             f"block_m={config.block_m} with block_k={config.block_k} is not allowed for two row blocks, or a gated "
             "product, with three consumers: their registers cannot hold the operands of two wgmma, and each would wait "

@@ -5,10 +5,11 @@ Columns come out in `_unpack.column_order`, so that no thread needs another one'
     tile[r, p] = bfloat16(code[r, column_order[p]] * scale[r] / FACTORS[kind])        (fp8: the code alone)
 
 A code becomes a bfloat16 by bit operations and one exact subtraction or fma. The factor is a power of two that keeps
-those in range; the epilogue multiplies sums by it. q5, q6 and w8 take a binary16 scale as hi + lo in bfloat16 and the
-product as fma(code, hi, code * lo), which is rounded once but for the last bits of code * lo. q4 rounds its scale to
-bfloat16 before the product, whose relative error is then 2^-8 + 2^-8 at most, instead of 2^-8 alone: its unpacking
-has no room for more. FP4 codes times their block scales, and FP8 codes, are exact.
+those in range; the epilogue multiplies sums by it. A binary16 scale is taken as hi + lo in bfloat16 and the product as
+fma(code, hi, code * lo), which is rounded once: 1/257 of the weight at most. A scale rounded to bfloat16 before the
+product would save an instruction a weight and cost up to 1.86/256, over the criterion; no two operations a pair can do
+better, because a bfloat16 multiplier has no place for the rest of a scale. FP4 codes times their block scales, and FP8
+codes, are exact.
 
 Programs run on `PtxWords` in a kernel and on `JnpWords` when a kernel is interpreted. Leaves out FP4's and FP8's
 codes, which are `_unpack`'s. Source: storage-layouts, gpu-kernels.

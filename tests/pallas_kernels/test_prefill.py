@@ -89,6 +89,15 @@ def test_every_candidate_is_accepted_and_the_heuristic_is_the_cheapest(kind, gat
         check_choice(PLANNER, Product(kind, m, n, k, H100, gated))
 
 
+@pytest.mark.parametrize("kind", WEIGHT_KINDS)
+def test_no_candidate_is_the_tile_whose_products_would_wait_for_each_other(kind):
+    for m, gated, out_bytes in itertools.product((64, 1024), (False, True), (2, 4)):
+        for config in PLANNER.candidate_configs(Product(kind, m, 12288, 5120, H100, gated, out_bytes)):
+            two_parts = gated if config.split_k == 1 else False
+            tile = config.consumers, config.block_m, config.block_k
+            assert tile != (3, 64, 128) or not (two_parts or config.row_blocks == 2)
+
+
 @pytest.mark.parametrize("m", [40, 2048, 4096, 5000])
 @pytest.mark.parametrize("split_k", [1, 2])
 def test_tiles_cover_the_result_once(m, split_k):
@@ -120,6 +129,8 @@ def test_configurations_say_what_is_wrong(fields, message):
         ("q4", 512, True, PrefillConfig(256, 64, 2), "block_m=256 is not allowed for a gated product"),
         ("q4", 512, False, PrefillConfig(256, 64, 2, row_blocks=2), "two row blocks"),
         ("q4", 512, False, PrefillConfig(128, 64, 2, consumers=3, row_blocks=2), "three consumers"),
+        ("w8", 512, False, PrefillConfig(64, 128, 2, consumers=3, row_blocks=2), "each would wait for the one before"),
+        ("fp8", 512, True, PrefillConfig(64, 128, 2, consumers=3), "block_m=64 with block_k=128 is not allowed"),
         ("q5", 512, False, PrefillConfig(64, 64, 2), "block_k=64 is not allowed for q5"),
         ("nvfp4", 320, False, PrefillConfig(64, 128, 2), "block_k=128 does not divide the 320 columns"),
         ("w8", 512, False, PrefillConfig(256, 128, 4), "shared memory"),

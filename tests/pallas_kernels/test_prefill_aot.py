@@ -4,14 +4,15 @@ import pytest
 
 from benchmarks import aot, sass_hazards
 from pallas_kernels.planes import plane_bytes
-from pallas_kernels.tiling import WEIGHT_KINDS
+from pallas_kernels.tiling import WEIGHT_KINDS, PrefillConfig
 
 REASON = aot.unavailable_reason()
 pytestmark = [pytest.mark.skipif(REASON is not None, reason=str(REASON)), pytest.mark.timeout(300)]
 
 #: Instructions that unpack a weight at most, and all of the K loop a weight: what compiles today and a little room.
-UNPACK = {"q4": 2.0, "q5": 4.0, "q6": 4.5, "w8": 3.5, "fp8": 3.5, "nvfp4": 4.0}
-PER_WEIGHT = {"q4": 2.8, "q5": 5.6, "q6": 5.2, "w8": 5.1, "fp8": 3.8, "nvfp4": 3.9}
+#: Those of q4 were 1.8 and 2.5 with a scale rounded before the product, which broke the criterion (test_rounding).
+UNPACK = {"q4": 2.9, "q5": 4.0, "q6": 4.5, "w8": 3.5, "fp8": 3.5, "nvfp4": 4.0}
+PER_WEIGHT = {"q4": 3.7, "q5": 5.6, "q6": 5.2, "w8": 5.1, "fp8": 3.8, "nvfp4": 3.9}
 M, N, K = 1024, 4096, 5120
 
 
@@ -48,3 +49,8 @@ def test_compiles_without_spills_and_reads_the_packed_planes_in_place(kind):
 def test_fused_variants_compile_without_spills(kind, m, out):
     # 5000 tokens: the last band of tiles is narrower than the others.
     check_clean(compiled(kind=kind, m=m, n=2 * N, out=out, activation="silu", bias=True, residual=True))
+
+
+def test_the_tile_next_to_the_one_left_out_runs_its_products_together():
+    # The plan refuses block_k=128 here, whose wgmma ptxas serializes.
+    check_clean(compiled(kind="q4", config=vars(PrefillConfig(64, 64, 4, consumers=3, row_blocks=2))))
