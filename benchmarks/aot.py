@@ -199,22 +199,20 @@ _HEADER = (
 )
 
 
-#: What builds a kernel, by its name.
-_BUILDERS = {
-    "decode_sm90": "benchmarks.decode_builder:decode",
-    "prefill_sm90": "benchmarks.prefill_builder:prefill",
-    "decode_sm100": "benchmarks.blackwell_builder:matmul",
-    "prefill_sm100": "benchmarks.blackwell_builder:matmul",
-    "mosaic_nvfp4_w4a4": "benchmarks.blackwell_builder:matmul",
-    "portable_mma": "benchmarks.portable_builder:matmul",
-    "row_gather": "benchmarks.gather_builder:take_rows",
-}
 #: Row gathers are compiled for so many rows at least: several of them share a block.
 _GATHERED = 1024
 #: Devices whose bounds are given, by the one whose machine code they run.
 _DEVICES = {
     "h100": ("h100", "h200"), "b200": ("b200",), "a100": ("a100",), "rtx4090": ("rtx4090",), "rtx5090": ("rtx5090",),
 }  # fmt: skip
+
+
+def kernel_case(kernel: str, gpu: str = "h100", /, **arguments: Any) -> AotCase:
+    """The case of a kernel on a device; arguments are those of what builds it."""
+    builder = "gather_builder:take_rows" if kernel == "row_gather" else "kernel_builder:matmul"
+    named = {} if kernel == "row_gather" else {"kernel": kernel}
+    name = f"{kernel} for {gpu}, {' '.join(f'{key}={value}' for key, value in arguments.items())}"
+    return AotCase(name, f"benchmarks.{builder}", {**arguments, **named, "hardware": gpu}, gpu)
 
 
 def table_cases(every: bool) -> list[WeightCase]:
@@ -263,13 +261,8 @@ def table_row(case: WeightCase, m: int, gpu: str = "h100", kernel: str | None = 
     XLA KiB is the largest array XLA itself writes, x in the unpacker's order among them.
     """
     kernel = kernel or kernels_for(case, m, gpu)[0]
-    named = {
-        "mosaic_nvfp4_w4a4": {"implementation": kernel},
-        "portable_mma": {"hardware": gpu},
-        "row_gather": {"hardware": gpu},
-    }
-    arguments = {"kind": case.kind, "m": m, "n": case.n, "k": case.k} | named.get(kernel, {})
-    report = compile_case(AotCase(f"{kernel} {case.name} m={m}", _BUILDERS[kernel], arguments, gpu))
+    arguments = {"kind": case.kind, "m": m, "n": case.n, "k": case.k}
+    report = compile_case(kernel_case(kernel, gpu, **arguments))
     bound, times = _bound(kernel, case, m, gpu)
     largest = max((i["bytes"] for i in report.temporaries()), default=0)
     return (

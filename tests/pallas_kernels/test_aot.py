@@ -43,8 +43,8 @@ IN_FLIGHT = """
 """
 
 
-def compiled(builder, **arguments):
-    return aot.compile_case(aot.AotCase(f"{builder} {arguments}", f"benchmarks.decode_builder:{builder}", arguments))
+def compiled(**arguments):
+    return aot.compile_case(aot.kernel_case("decode_sm90", **arguments))
 
 
 def check_clean(report, kind, n, k):
@@ -62,13 +62,13 @@ def check_clean(report, kind, n, k):
 @compiles
 @pytest.mark.parametrize("kind", WEIGHT_KINDS)
 def test_decode_compiles_clean_and_reads_the_packed_planes_in_place(kind):
-    check_clean(compiled("decode", kind=kind, m=1, n=N, k=K), kind, N, K)
+    check_clean(compiled(kind=kind, m=1, n=N, k=K), kind, N, K)
 
 
 @compiles
 @pytest.mark.parametrize(("kind", "m", "n"), [("q4", 16, N), ("q6", 11, 4304), ("w8", 3, 34)])
 def test_more_tokens_and_odd_rows_compile_clean_with_a_gated_epilogue(kind, m, n):
-    report = compiled("decode", kind=kind, m=m, n=n, k=K, activation="silu", bias=True)
+    report = compiled(kind=kind, m=m, n=n, k=K, activation="silu", bias=True)
     assert report.spill_bytes == report.stack_bytes == 0
     assert report.hgmma > 0
     assert [line for program in report.sass for line in sass_hazards.hazards(program)] == []

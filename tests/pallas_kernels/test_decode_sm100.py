@@ -94,7 +94,7 @@ N, K = 4096, 5120
 @pytest.mark.parametrize(("kind", "m"), [("nvfp4", 1), ("q6", 16)])
 def test_compiles_for_a_b200_without_spills_and_reads_the_packed_planes_in_place(kind, m):
     arguments = {"kind": kind, "m": m, "n": N, "k": K}
-    report = aot.compile_case(aot.AotCase(kind, "benchmarks.blackwell_builder:matmul", arguments, "b200"))
+    report = aot.compile_case(aot.kernel_case("decode_sm100", "b200", **arguments))
     assert (report.kernels, report.spill_bytes, report.stack_bytes) == (1, 0, 0)
     assert report.tma_loads > 0
     assert all(sass.count(report.sass[0], opcode) > 0 for opcode in ("UTCHMMA", "STTM", "LDTM"))

@@ -22,10 +22,7 @@ CASES = [
 
 @pytest.mark.parametrize(("gpu", "kind", "rows", "n", "k", "out"), CASES)
 def test_compiles_to_one_kernel_that_reads_the_packed_planes_in_place(gpu, kind, rows, n, k, out):
-    arguments = {"kind": kind, "m": rows, "n": n, "k": k, "out": out, "hardware": gpu}
-    report = aot.compile_case(
-        aot.AotCase(f"{gpu} {kind} {rows}", "benchmarks.gather_builder:take_rows", arguments, gpu)
-    )
+    report = aot.compile_case(aot.kernel_case("row_gather", gpu, kind=kind, m=rows, n=n, k=k, out=out))
     assert (report.kernels, report.spill_bytes, report.stack_bytes, report.smem_bytes) == (1, 0, 0, 0)
     # Nothing but the kernel and views of its operands and result: no plane is copied, no other array written.
     assert {i["op"] for i in report.hlo} <= {"parameter", "bitcast", "constant", "custom-call"}

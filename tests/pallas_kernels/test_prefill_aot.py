@@ -17,8 +17,7 @@ M, N, K = 1024, 4096, 5120
 
 
 def compiled(**arguments):
-    case = aot.AotCase(arguments["kind"], "benchmarks.prefill_builder:prefill", {"m": M, "n": N, "k": K} | arguments)
-    return aot.compile_case(case)
+    return aot.compile_case(aot.kernel_case("prefill_sm90", **{"m": M, "n": N, "k": K} | arguments))
 
 
 def check_clean(report):

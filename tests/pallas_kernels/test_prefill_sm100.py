@@ -118,7 +118,7 @@ M, N, K = 1024, 4096, 5120
 )
 def test_compiles_for_a_b200_without_spills_and_reads_the_packed_planes_in_place(kind, arguments):
     arguments = {"kind": kind, "m": M, "n": N, "k": K} | arguments
-    report = aot.compile_case(aot.AotCase(kind, "benchmarks.blackwell_builder:matmul", arguments, "b200"))
+    report = aot.compile_case(aot.kernel_case("prefill_sm100", "b200", **arguments))
     assert (report.kernels, report.spill_bytes, report.stack_bytes) == (1, 0, 0)
     assert report.registers <= 128  # four warpgroups of a block share 65536
     assert report.tma_loads > 0

@@ -151,8 +151,8 @@ REASON = aot.unavailable_reason()
 @pytest.mark.skipif(REASON is not None, reason=str(REASON))
 def test_compiles_to_block_scaled_multiplies_that_read_the_stored_planes():
     m, n, k = 512, 4096, 5120
-    arguments = {"kind": "nvfp4", "m": m, "n": n, "k": k, "implementation": nvfp4_w4a4.IMPLEMENTATION}
-    report = aot.compile_case(aot.AotCase("w4a4", "benchmarks.blackwell_builder:matmul", arguments, "b200"))
+    arguments = {"kind": "nvfp4", "m": m, "n": n, "k": k}
+    report = aot.compile_case(aot.kernel_case(nvfp4_w4a4.IMPLEMENTATION, "b200", **arguments))
     assert (report.kernels, report.spill_bytes, report.stack_bytes) == (1, 0, 0)
     # mxf4nvf4 with a scale every 16 columns is OMMA.4X; scales reach tensor memory by UTCCP; nothing is unpacked.
     assert sass.count(report.sass[0], "UTCOMMA") > 0
