@@ -228,7 +228,7 @@ def _launch(x: jax.Array, planes: WeightPlanes, plan: PrefillPlan, epilogue: Epi
     columns = -(-plan.n_out // plan.out_tile) * plan.out_tile
     operands = {"x": x, **plan.weights.views(planes, plan.padded_rows)}
     operands |= epilogue.operands(planes, call.bias, plan.padded_rows)
-    if epilogue.residual:
+    if epilogue.residual and call.residual is not None:
         operands["residual"] = _pad_to_multiples(call.residual, 8, plan.out_tile)
     shape = (plan.m, columns) if plan.split_k == 1 else (plan.split_k, plan.m, columns)
 

@@ -126,6 +126,6 @@ def test_a_mistake_in_the_arithmetic_is_noticed(mistake, kind, monkeypatch):
     mistake(monkeypatch)
     interpret = plgpu.InterpretGPUParams()  # pyright: ignore[reportAttributeAccessIssue]
     config = PrefillConfig(32, 128, 2, consumers=1)
-    y, reference = run(prefill_sm90, kind, 32, 64, 384, config, hardware=with_sms(H100, 1), interpret=interpret)
+    y, reference = run(prefill_sm90, kind, 32, 128, 384, config, hardware=with_sms(H100, 1), interpret=interpret)
     with pytest.raises(AssertionError):
         check_close(y, reference)
