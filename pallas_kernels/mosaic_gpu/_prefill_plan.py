@@ -32,8 +32,9 @@ from pallas_kernels.tiling import PrefillConfig, require_fits, weight_kind
 OUT_TOKENS, OUT_SLOTS = 64, 2
 #: Tokens whose x (20 MB at 5,120 columns) is kept in the second level cache while W passes by.
 _BAND_TOKENS = 2048
-#: Instructions a weight of the K loop, tensor core instructions aside, as compiled for sm_90a (`benchmarks.aot`).
-INSTRUCTIONS = MappingProxyType({"q4": 3.5, "q5": 5.2, "q6": 4.9, "w8": 4.8, "fp8": 3.5, "nvfp4": 3.6})
+#: Instructions a weight of the K loop, tensor core instructions aside, as compiled for sm_90a (`benchmarks.aot`); of q4
+#: with scales in one part.
+INSTRUCTIONS = MappingProxyType({"q4": 2.5, "q5": 5.2, "q6": 4.9, "w8": 4.8, "fp8": 3.5, "nvfp4": 3.6})
 #: Cycles a tile costs outside its K loop, and bytes a multiprocessor gets from the second level cache a cycle.
 _EPILOGUE_CYCLES, _L2_BYTES_PER_CYCLE = 2500.0, 28.0
 #: Seconds a second kernel (the sum over splits) adds.
@@ -43,7 +44,10 @@ _EXTRA_LAUNCH = 3e-6
 class PrefillPlan:
     """Sizes of one launch: tiles, K steps, shared memory. All static."""
 
-    def __init__(self, m: int, n: int, k: int, kind: str, config: PrefillConfig, gated: bool, out_dtype: Any):
+    def __init__(
+        self, m: int, n: int, k: int, kind: str, config: PrefillConfig, gated: bool, out_dtype: Any,
+        parts_of_scale: int = 2,
+    ):  # fmt: skip
         info = weight_kind(kind)
         self.config, self.kind = config, kind
         self.m, self.n_out = m, n // 2 if gated else n
@@ -61,7 +65,7 @@ class PrefillPlan:
         self.padded_rows = n - self.n_out + -(-self.n_out // ROWS) * ROWS  # where the last 64 rows that count end
         self.out_tokens = min(OUT_TOKENS, config.block_m)
         self.out_tile = out_tile(self.n_out, self.out_dtype.itemsize)
-        self.weights = WeightTiles(kind, n, config.block_k, self.parts * self.part_rows)
+        self.weights = WeightTiles(kind, n, config.block_k, self.parts * self.part_rows, parts_of_scale)
 
     def coordinates(self, tile: Any) -> tuple[Any, Any, Any]:
         """First token, first output row and split of a tile.
@@ -179,7 +183,7 @@ def _predicted_seconds(config: PrefillConfig, product: Product) -> float:
     rows = plan.parts * plan.part_rows
     weights = rows * config.block_k
     tensor = tensor_cycles(weights * config.block_m, hardware)
-    issue = weights * INSTRUCTIONS[kind] / 128
+    issue = weights * _instructions(product) / 128
     cache = (config.block_m * config.block_k * 2 + rows * _packed_bytes(kind, config.block_k)) / _L2_BYTES_PER_CYCLE
     # One consumer cannot unpack while its own wgmma runs; more take turns.
     step = max(tensor + issue if config.consumers == 1 else max(tensor, issue), cache)
@@ -187,6 +191,11 @@ def _predicted_seconds(config: PrefillConfig, product: Product) -> float:
     compute = waves * (plan.steps * step + _EPILOGUE_CYCLES) / hardware.clock_hz
     memory = hardware.memory_seconds(product.traffic + product.split_traffic(plan.split_k))
     return max(compute, memory) + (_EXTRA_LAUNCH if config.split_k > 1 else 0.0)
+
+
+def _instructions(product: Product) -> float:
+    """Instructions a weight; a second part of a scale takes q4 one more."""
+    return INSTRUCTIONS[product.kind] + (product.kind == "q4" and product.out_bytes > 2)
 
 
 PLANNER = Planner(_alternatives, _check_config, _predicted_seconds)

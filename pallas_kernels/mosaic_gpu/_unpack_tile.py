@@ -5,11 +5,13 @@ Columns come out in `_unpack.column_order`, so that no thread needs another one'
     tile[r, p] = bfloat16(code[r, column_order[p]] * scale[r] / FACTORS[kind])        (fp8: the code alone)
 
 A code becomes a bfloat16 by bit operations and one exact subtraction or fma. The factor is a power of two that keeps
-those in range; the epilogue multiplies sums by it. A binary16 scale is taken as hi + lo in bfloat16 and the product as
-fma(code, hi, code * lo), which is rounded once: 1/257 of the weight at most. A scale rounded to bfloat16 before the
-product would save an instruction a weight and cost up to 1.86/256, over the criterion; no two operations a pair can do
-better, because a bfloat16 multiplier has no place for the rest of a scale. FP4 codes times their block scales, and FP8
-codes, are exact.
+those in range; the epilogue multiplies sums by it. FP4 codes times their block scales, and FP8 codes, are exact.
+
+A binary16 scale is taken as hi + lo in bfloat16 and the product as fma(code, hi, code * lo), which is rounded once:
+1/257 of the weight at most. A scale in one part, rounded to bfloat16 before the product, saves q4 an instruction a
+weight and may cost it 1.86/256. q4 takes that where the result is bfloat16, whose own rounding no operand can make up
+for; random weights stay well inside the criterion of 1/256 either way. No two operations a pair can do better,
+because a bfloat16 multiplier has no place for the rest of a scale.
 
 Programs run on `PtxWords` in a kernel and on `JnpWords` when a kernel is interpreted. Leaves out FP4's and FP8's
 codes, which are `_unpack`'s. Source: storage-layouts, gpu-kernels.
@@ -33,7 +35,7 @@ from pallas_kernels.mosaic_gpu._unpack import COLUMNS, ROWS
 from pallas_kernels.mosaic_gpu._words import JnpWords, Word, ptx_words, scale_pairs
 from pallas_kernels.tiling import weight_kind
 
-#: What sums of tiles have to be multiplied by.
+#: What sums of tiles have to be multiplied by, with scales in two parts.
 FACTORS = MappingProxyType(
     {"q4": 2.0**6, "q5": 2.0**6, "q6": 2.0**6, "w8": 2.0**6, "fp8": 1.0, "nvfp4": _unpack.NVFP4_FACTOR}
 )
@@ -42,6 +44,36 @@ _PLACES = MappingProxyType({"q4": (0, 4, 0, 4), "q5": (0, 1, 2, 3), "q6": (0, 2,
 # bfloat16 powers of two, and their negatives, in both halves of a word.
 _POWER = lambda exponent: (exponent + 127 << 7) * 0x00010001
 _MINUS = 0x80008000
+#: What `FACTORS` is for q4 with scales in one part.
+_Q4_ONE_PART_FACTOR = 2.0**22
+
+
+def scale_parts(kind: str, out_dtype: Any) -> int:
+    """Parts a binary16 scale is taken in for a result of that dtype: 1 or 2."""
+    return 1 if kind == "q4" and jnp.dtype(out_dtype) == jnp.bfloat16 else 2
+
+
+def factor(kind: str, parts: int) -> float:
+    """What sums of tiles have to be multiplied by, for scales in that many parts."""
+    return _Q4_ONE_PART_FACTOR if (kind, parts) == ("q4", 1) else FACTORS[kind]
+
+
+def q4_pairs(words: Sequence[Word], scale: Word, ops: Any) -> list[Word]:
+    """Pair j is codes j and j + 4 of each word, times the bfloat16 of the scale, over 2^22.
+
+    As `nibble_pairs`, but the one fma multiplies by the scale too: fma(2^-133 * (code + 8), 2^111 * scale, -8 * 2^-22 *
+    scale) is the product.
+    """
+    hi = ops.bf16x2_of_f32(ops.float_of_half(scale))
+    times = [ops.mul_bf16x2(hi, _POWER(111 - place)) for place in (0, 4)]
+    offset = ops.mul_bf16x2(hi, _POWER(-19) | _MINUS)
+    pairs = []
+    for word in words:
+        for j in range(4):
+            lift = 0x00010001 << _PLACES["q4"][j]
+            code = ops.lop3(ops.shift(word, -8 * (j // 2)), 0xF * lift, 8 * lift, lambda a, b, c: (a & b) ^ c)
+            pairs.append(ops.fma_bf16x2(code, times[j % 2], offset))
+    return pairs
 
 
 def w8_pairs(words: Sequence[Word], ops: Any) -> list[Word]:
@@ -89,7 +121,13 @@ def _tops(kind: str, high: Word | None, ops: Any) -> list[list[Word]]:
 
 
 def tile_pairs(
-    kind: str, parts: Sequence[Sequence[Word]], high: Word | None, scales: Sequence[Word], selector: Word, ops: Any
+    kind: str,
+    parts: Sequence[Sequence[Word]],
+    high: Word | None,
+    scales: Sequence[Word],
+    selector: Word,
+    ops: Any,
+    parts_of_scale: int = 2,
 ) -> list[Word]:
     """The 8 bfloat16 pairs of a row that a thread has of every 64 columns.
 
@@ -100,7 +138,10 @@ def tile_pairs(
       scales: scale words of the row: one a group, or one for four blocks (nvfp4).
       selector: prmt selector of the thread's block (nvfp4).
       ops: `PtxWords` or `JnpWords`.
+      parts_of_scale: what `scale_parts` says.
     """
+    if (kind, parts_of_scale) == ("q4", 1):
+        return q4_pairs(parts[0], scales[0], ops)
     if kind == "w8":
         return [
             pair
@@ -114,7 +155,12 @@ def tile_pairs(
 
 
 def unpack_tile(
-    kind: str, codes: jax.Array, high: jax.Array | None, scales: Sequence[jax.Array], interpret: bool
+    kind: str,
+    codes: jax.Array,
+    high: jax.Array | None,
+    scales: Sequence[jax.Array],
+    interpret: bool,
+    parts_of_scale: int = 2,
 ) -> jax.Array:
     """The tile of the module's equation, inside a kernel.
 
@@ -124,12 +170,13 @@ def unpack_tile(
       high: uint8 [64, 8] (q5) or [64, 16] (q6) in `_unpack.high_layout`.
       scales: [64] in WGMMA.reduce(1): uint16 a group, uint32 for four blocks (nvfp4), none (fp8).
       interpret: whether the kernel is interpreted.
+      parts_of_scale: what `scale_parts` says.
 
     Returns:
       bfloat16 [64, 64], layout WGMMA.
     """
     if interpret:
-        return _interpreted_tile(kind, codes, high, scales)
+        return _interpreted_tile(kind, codes, high, scales, parts_of_scale)
     layouts = [_unpack.codes_layout()] + [_unpack.high_layout(kind)] * (high is not None)
     layouts += [plgpu.Layout.WGMMA.reduce(1)] * len(scales)
 
@@ -139,7 +186,9 @@ def unpack_tile(
     )
     def emit(ctx: Any, codes: Any, *rest: Any) -> Any:
         del ctx
-        return _emitted_tile(kind, codes, rest[0] if high is not None else None, rest[high is not None :])
+        return _emitted_tile(
+            kind, codes, rest[0] if high is not None else None, rest[high is not None :], parts_of_scale
+        )
 
     return emit(codes, *([] if high is None else [high]), *scales)
 
@@ -168,17 +217,20 @@ def _selector(lane: Word) -> Word:
     return lane * jnp.uint32(0x0101) + jnp.uint32(0x4040)
 
 
-def _interpreted_tile(kind: str, codes: jax.Array, high: jax.Array | None, scales: Sequence[jax.Array]) -> jax.Array:
+def _interpreted_tile(
+    kind: str, codes: jax.Array, high: jax.Array | None, scales: Sequence[jax.Array], parts_of_scale: int
+) -> jax.Array:
     """`unpack_tile` on whole arrays, by the same word programs: words are [row, thread of the quad]."""
     words = _unpack.words_of_codes(codes)
     parts = [[words[:, part, :, w] for w in range(2)] for part in range(words.shape[1])]
     lanes = None if high is None else _unpack.words_of_high(high)
     spread = [jnp.broadcast_to(scale.astype(jnp.uint32)[:, None], (ROWS, 4)) for scale in scales]
-    pairs = tile_pairs(kind, parts, lanes, spread, _selector(jnp.arange(4, dtype=jnp.uint32)), JnpWords())
+    selector = _selector(jnp.arange(4, dtype=jnp.uint32))
+    pairs = tile_pairs(kind, parts, lanes, spread, selector, JnpWords(), parts_of_scale)
     return _unpack.columns_of_pairs(pairs)
 
 
-def _emitted_tile(kind: str, codes: Any, high: Any, scales: Sequence[Any]) -> Any:
+def _emitted_tile(kind: str, codes: Any, high: Any, scales: Sequence[Any], parts_of_scale: int) -> Any:
     """`unpack_tile` on the registers of a thread: its two rows are 8 apart."""
     ops, pair_type = ptx_words(), ir.VectorType.get((2,), ir.BF16Type.get())
     registers = codes.registers.reshape(-1, 2)
@@ -188,7 +240,7 @@ def _emitted_tile(kind: str, codes: Any, high: Any, scales: Sequence[Any]) -> An
         lanes = None if high is None else _unpack.as_words(high.registers.reshape(2)[row])[0]
         words = [_unpack.as_words(scale.registers.reshape(2)[row])[0] for scale in scales]
         parts = [_unpack.as_words(registers[part, row]) for part in range(len(registers))]
-        for p, pair in enumerate(tile_pairs(kind, parts, lanes, words, selector, ops)):
+        for p, pair in enumerate(tile_pairs(kind, parts, lanes, words, selector, ops, parts_of_scale)):
             out[p, row] = mgpu_utils.bitcast(pair, pair_type)
     layout = mgpu.WGMMA_LAYOUT
     registers = out.reshape(layout.registers_shape((ROWS, COLUMNS)))

@@ -3,7 +3,7 @@
 For every weight kind: the views of the planes the copy engine reads (bit casts, no copy), the shared memory of a stage,
 the scale words a warpgroup fetches ahead, and the bfloat16 tile handed to the tensor cores:
 
-    tile[r, p] = bfloat16(code[r, c] * scale[r, c // group] / FACTORS[kind]), c = column_order[p] of each 64 columns
+    tile[r, p] = bfloat16(code[r, c] * scale[r, c // group] / factor), c = column_order[p] of each 64 columns
 
 (fp8: code alone, its row scale is an epilogue.) Codes and products of E2M1 and E4M3FN values are exact in bfloat16; a
 product with a binary16 scale is rounded. Columns are in the order of _unpack, and so is the kernel's x. Leaves out the
@@ -54,12 +54,14 @@ class WeightTiles:
       n: rows of the weight.
       block_k: columns of a K step, 64 or 128.
       rows: rows of W a stage holds.
+      parts_of_scale: parts a binary16 scale is taken in.
     """
 
     kind: str
     n: int
     block_k: int
     rows: int
+    parts_of_scale: int
 
     @property
     def code_bits(self) -> int:
@@ -186,6 +188,7 @@ class WeightTiles:
                 None if high is None else of(high, i),
                 scales[i * each : (i + 1) * each],
                 interpret,
+                self.parts_of_scale,
             )
             for i in range(count)
         ]

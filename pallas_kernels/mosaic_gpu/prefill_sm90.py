@@ -30,7 +30,7 @@ from jax import lax
 from pallas_kernels.mosaic_gpu import _unpack
 from pallas_kernels.mosaic_gpu._epilogue import Epilogue
 from pallas_kernels.mosaic_gpu._prefill_plan import OUT_SLOTS, PLANNER as PLANNER, PrefillPlan
-from pallas_kernels.mosaic_gpu._unpack_tile import FACTORS
+from pallas_kernels.mosaic_gpu._unpack_tile import factor, scale_parts
 from pallas_kernels.mosaic_gpu._weight_tiles import CHUNK, ROWS
 from pallas_kernels.mosaic_gpu.call import Call
 from pallas_kernels.planes import WeightPlanes
@@ -267,15 +267,16 @@ def run(x: jax.Array, planes: WeightPlanes, config: PrefillConfig, call: Call) -
     PLANNER.check_config(config, call.product(m))
     # The copy engine moves whole tiles of 8 rows and 128 bytes.
     x = _unpack.order_columns(kind, _pad_to_multiples(x, 8, CHUNK))
-    factor = FACTORS[kind]
+    parts = scale_parts(kind, call.out_dtype)
+    power = factor(kind, parts)
     if config.split_k > 1:
-        plan = PrefillPlan(x.shape[0], call.n, call.k, kind, config, False, jnp.float32)
+        plan = PrefillPlan(x.shape[0], call.n, call.k, kind, config, False, jnp.float32, parts)
         if plan.split_k > 1:
-            sums = _launch(x, planes, plan, Epilogue(kind, factor=factor), call)
+            sums = _launch(x, planes, plan, Epilogue(kind, factor=power), call)
             return call.finish(jnp.sum(sums, axis=0)[:m])
-    plan = PrefillPlan(x.shape[0], call.n, call.k, kind, config, call.gated, call.out_dtype)
+    plan = PrefillPlan(x.shape[0], call.n, call.k, kind, config, call.gated, call.out_dtype, parts)
     fused = call.bias is not None, call.residual is not None, call.activation
-    return _launch(x, planes, plan, Epilogue(kind, *fused, factor=factor), call)[:m]
+    return _launch(x, planes, plan, Epilogue(kind, *fused, factor=power), call)[:m]
 
 
 def _pad_to_multiples(array: jax.Array, rows: int, columns: int) -> jax.Array:

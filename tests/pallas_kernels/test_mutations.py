@@ -94,7 +94,7 @@ def leave_x_in_its_own_order(monkeypatch):
 
 
 def forget_the_power_of_two(monkeypatch):
-    monkeypatch.setattr(prefill_sm90, "FACTORS", dict.fromkeys(_unpack_tile.FACTORS, 1.0))
+    monkeypatch.setattr(prefill_sm90, "factor", lambda kind, parts: 1.0)
 
 
 def stop_one_step_early(monkeypatch):

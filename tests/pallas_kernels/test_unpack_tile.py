@@ -1,5 +1,6 @@
 """The prefill kernel's unpackers for every code in every column, as PTX and as their twin, under many scales."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -68,8 +69,22 @@ def bfloat16(values: np.ndarray) -> np.ndarray:
     return values.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float64)
 
 
-def check(kind: str, tile: np.ndarray, values: np.ndarray) -> None:
-    tile, expected = tile.astype(np.float64) * _unpack_tile.FACTORS[kind], bfloat16(values)
+#: Every kind with its scales in two parts, and q4 with them in one.
+PROGRAMS = [(kind, 2) for kind in WEIGHT_KINDS] + [("q4", 1)]
+
+
+def rounded(kind: str, parts: int, values: np.ndarray, scales: Sequence[Any]) -> np.ndarray:
+    """What the tile is to hold: the values rounded to bfloat16 once, or with a scale rounded before."""
+    if (kind, parts) != ("q4", 1):
+        return bfloat16(values)
+    exact = scales[0].astype(np.uint16).view(np.float16).astype(np.float64)[:, None]
+    codes = np.divide(values, exact, out=np.zeros_like(values), where=exact > 0)
+    return bfloat16(codes * bfloat16(exact))
+
+
+def check(kind: str, parts: int, tile: np.ndarray, values: np.ndarray, scales: Sequence[Any]) -> None:
+    tile = tile.astype(np.float64) * _unpack_tile.factor(kind, parts)
+    expected = rounded(kind, parts, values, scales)
     if kind in ("q4", "fp8", "nvfp4"):
         np.testing.assert_array_equal(tile, expected)
     # The last bits of code * lo may turn a near tie: never further than one place of bfloat16, and rarely.
@@ -77,18 +92,18 @@ def check(kind: str, tile: np.ndarray, values: np.ndarray) -> None:
     assert np.mean(tile != expected) < 1e-3
 
 
-@pytest.mark.parametrize("kind", WEIGHT_KINDS)
-def test_twin_holds_every_code_times_its_scale(kind):
+@pytest.mark.parametrize(("kind", "parts_of_scale"), PROGRAMS)
+def test_twin_holds_every_code_times_its_scale(kind, parts_of_scale):
     for codes, high, scales, values in tiles(kind):
         given = [jnp.asarray(s) for s in scales]
         tile = _unpack_tile.unpack_tile(
-            kind, jnp.asarray(codes), None if high is None else jnp.asarray(high), given, True
+            kind, jnp.asarray(codes), None if high is None else jnp.asarray(high), given, True, parts_of_scale
         )
-        check(kind, np.asarray(tile), values)
+        check(kind, parts_of_scale, np.asarray(tile), values, scales)
 
 
-@pytest.mark.parametrize("kind", WEIGHT_KINDS)
-def test_emitted_ptx_holds_every_code_times_its_scale(kind, monkeypatch):
+@pytest.mark.parametrize(("kind", "parts_of_scale"), PROGRAMS)
+def test_emitted_ptx_holds_every_code_times_its_scale(kind, parts_of_scale, monkeypatch):
     ptx.install(monkeypatch)
     for codes, high, scales, values in tiles(kind):
         words = np.ascontiguousarray(codes).reshape(64, -1, 4, 2, 4).view(np.uint32)[..., 0]
@@ -100,9 +115,9 @@ def test_emitted_ptx_holds_every_code_times_its_scale(kind, monkeypatch):
             lanes = lanes.view(np.uint32)[..., 0]
         spread = [np.repeat(s[:, None], 4, axis=1) for s in scales]
         selector = (np.arange(4) * 0x0101 + 0x4040).astype(np.uint32)
-        pairs = _unpack_tile.tile_pairs(kind, parts, lanes, spread, selector, PtxWords())
+        pairs = _unpack_tile.tile_pairs(kind, parts, lanes, spread, selector, PtxWords(), parts_of_scale)
         tile = np.ascontiguousarray(np.stack(pairs, axis=1)).view(ml_dtypes.bfloat16).reshape(64, 64)
-        check(kind, tile, values)
+        check(kind, parts_of_scale, tile, values, scales)
 
 
 def test_scale_words_twin_reads_the_stored_tile():
