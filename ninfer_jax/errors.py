@@ -49,6 +49,10 @@ class ConversionError(NinferError, RuntimeError):
     """A conversion stopped: full disk, read error, lost process; nothing was published."""
 
 
+class LostProcessError(ConversionError):
+    """Another process of a group that converts together died or left; what it said itself tells why."""
+
+
 class VerifyError(NinferError, ValueError):
     """An artifact differs from what its source and recipe give."""
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from ninfer_jax.cli.failure import print_failure
+from ninfer_jax.cli.group import Place, convert_in_group
 from ninfer_jax.cli.options import (
     FILE,
     block_option,
@@ -19,9 +19,8 @@ from ninfer_jax.cli.options import (
 from ninfer_jax.cli.plan import print_dry_run
 from ninfer_jax.cli.progress import progress_display
 from ninfer_jax.cli.summary import print_preflight, print_report
-from ninfer_jax.convert import ConversionReport, Settings, abandon, convert, join, leave
+from ninfer_jax.convert import Settings, convert
 from ninfer_jax.convert.outputs import check_output
-from ninfer_jax.errors import NinferError
 from ninfer_jax.recipes import Recipe
 
 
@@ -45,7 +44,13 @@ from ninfer_jax.recipes import Recipe
 @click.option("--coordinator", metavar="HOST:PORT", help="Convert with several processes; address of process 0.")
 @click.option("--processes", type=click.IntRange(min=1), help="Number of processes that convert together.")
 @click.option("--process-id", type=click.IntRange(min=0), help="Index of this process, from 0.")
-@click.option("--peer-timeout", type=float, default=30.0, show_default=True, help="Seconds until a process is dead.")
+@click.option(
+    "--peer-timeout",
+    type=click.IntRange(min=2),
+    default=20,
+    show_default=True,
+    help="Seconds after which all stop when one of several processes died.",
+)
 def convert_command(
     source: Path | None,
     out: Path | None,
@@ -64,7 +69,7 @@ def convert_command(
     coordinator: str | None,
     processes: int | None,
     process_id: int | None,
-    peer_timeout: float,
+    peer_timeout: int,
 ) -> None:
     """Convert the checkpoint SRC into the artifact OUT.
 
@@ -85,7 +90,6 @@ def convert_command(
         overwrite=force,
         resume=resume,
         hash_sources=report_file is not None and not no_digests,
-        peer_timeout=peer_timeout,
     )
     if dry_run:
         print_dry_run(source, config, recipe, settings, dialect)
@@ -94,28 +98,26 @@ def convert_command(
         raise click.UsageError("--config is for --dry-run; a conversion reads the config.json beside the weights")
     if source is None or out is None:
         raise click.UsageError("SRC and OUT are needed")
-    index = _join(coordinator, processes, process_id, peer_timeout)
-    _run(source, out, recipe, settings, dialect, report_file, quiet, index, grouped=(processes or 1) > 1)
+    if report_file is not None:
+        _check_report(report_file, source, out)
+    place = _place(coordinator, processes, process_id, peer_timeout)
+    first = place is None or place.index == 0
+    shown = replace(settings, announce=print_preflight) if first and not quiet else settings
+
+    def run() -> None:
+        _run(source, out, recipe, shown, dialect, report_file, quiet=quiet, first=first)
+
+    if place is None:
+        run()
+    else:
+        click.get_current_context().exit(convert_in_group(place, out, run))
 
 
-def _convert(
-    source: Path, out: Path, recipe: Recipe, settings: Settings, dialect: str | None, grouped: bool
-) -> ConversionReport:
-    """Convert; a process of a group ends at once when it fails."""
-    try:
-        return convert(source, out, recipe, settings, dialect=dialect)
-    except NinferError as error:
-        if not grouped:
-            raise
-        print_failure(str(error))
-        abandon()
-
-
-def _join(coordinator: str | None, processes: int | None, process_id: int | None, peer_timeout: float) -> int:
-    """Join the other processes; the index of this one."""
+def _place(coordinator: str | None, processes: int | None, process_id: int | None, peer_timeout: int) -> Place | None:
+    """The place of this process among several; None where it is alone."""
     given = [value is not None for value in (coordinator, processes, process_id)]
     if not any(given):
-        return 0
+        return None
     if coordinator is None or processes is None or process_id is None:
         raise click.UsageError("give all of --coordinator, --processes and --process-id, or none")
     host, _, port = coordinator.rpartition(":")
@@ -123,9 +125,7 @@ def _join(coordinator: str | None, processes: int | None, process_id: int | None
         raise click.UsageError(f"--coordinator {coordinator!r}: write HOST:PORT, such as host0:1234")
     if process_id >= processes:
         raise click.UsageError(f"--process-id {process_id} of {processes} processes; indices start at 0")
-    if processes > 1:
-        join(coordinator, process_id, processes, peer_timeout=peer_timeout)
-    return process_id
+    return Place(coordinator, process_id, processes, peer_timeout) if processes > 1 else None
 
 
 def _check_report(report: Path, source: Path, out: Path) -> None:
@@ -143,18 +143,13 @@ def _run(
     settings: Settings,
     dialect: str | None,
     report_file: Path | None,
+    *,
     quiet: bool,
-    index: int,
-    grouped: bool,
+    first: bool,
 ) -> None:
-    if report_file is not None:
-        _check_report(report_file, source, out)
-    with progress_display("converting", quiet=quiet or index != 0) as progress:
-        chosen = replace(settings, progress=progress, assembled=leave if grouped else settings.assembled)
-        if not quiet and index == 0:
-            chosen = replace(chosen, announce=print_preflight)
-        report = _convert(source, out, recipe, chosen, dialect, grouped)
-    if index != 0:
+    with progress_display("converting", quiet=quiet or not first) as progress:
+        report = convert(source, out, recipe, replace(settings, progress=progress), dialect=dialect)
+    if not first:
         return
     if report_file is not None:
         report.write(report_file)

@@ -13,16 +13,12 @@ from ninfer_jax.cli.convert import convert_command
 from ninfer_jax.cli.demo import demo_command
 from ninfer_jax.cli.diff import diff_command
 from ninfer_jax.cli.export import export_command
-from ninfer_jax.cli.failure import fail, print_failure
+from ninfer_jax.cli.failure import exit_code_of, print_failure
 from ninfer_jax.cli.generate import from_gguf_command, generate_command
 from ninfer_jax.cli.inspect import inspect_command
 from ninfer_jax.cli.report import report_command
 from ninfer_jax.cli.support import support_command
 from ninfer_jax.cli.verify import verify_command
-from ninfer_jax.errors import NinferError
-
-TRACEBACK_VARIABLE = "NINFER_JAX_TRACEBACK"
-"""Set in the environment, it lets unexpected errors through with their traceback."""
 
 
 class Commands(click.Group):
@@ -39,28 +35,11 @@ class Commands(click.Group):
             print_failure(f"{error.filename or 'system'}: {error.strerror or error}")
             sys.exit(1)
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: click.Context) -> None:
         """Run a command; errors become one line on standard error and exit code 1."""
-        try:
-            return super().invoke(ctx)
-        except NinferError as error:
-            fail(ctx, str(error))
-        except KeyboardInterrupt:
-            fail(ctx, "interrupted")
-        except BrokenPipeError:
-            # The reader of standard output is gone; without this the interpreter complains again while it ends.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            ctx.exit(1)
-        except OSError as error:
-            fail(ctx, f"{error.filename or 'system'}: {error.strerror or error}")
-        except MemoryError:
-            fail(ctx, "out of memory; give a smaller --memory-budget")
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
-            raise
-        except Exception as error:
-            if TRACEBACK_VARIABLE in os.environ:
-                raise
-            fail(ctx, f"unexpected {type(error).__name__}: {error}; set {TRACEBACK_VARIABLE}=1 for the traceback")
+        code = exit_code_of(lambda: super(Commands, self).invoke(ctx))
+        if code:
+            ctx.exit(code)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})

@@ -10,4 +10,5 @@ from ninfer_jax.codecs.quantization import (
     quantize as quantize,
     try_quantize as try_quantize,
 )
+from ninfer_jax.codecs.refusals import explain_refusal as explain_refusal
 from ninfer_jax.codecs.violations import check_words as check_words, count_violations as count_violations

@@ -40,7 +40,7 @@ def source_words(x: AnyArray) -> DirectWords:
     return array.view(word)
 
 
-def cast_words(x: AnyArray, target: str, *, mode: str) -> DirectWords:
+def cast_words(x: AnyArray, target: str, *, mode: str, first_row: int = 0) -> DirectWords:
     """`words = bits(cast(x))` by an explicit rule; a source of the target's own type keeps every bit.
 
     | target | source | "round" | "exact" |
@@ -55,6 +55,7 @@ def cast_words(x: AnyArray, target: str, *, mode: str) -> DirectWords:
         x: source of any shape.
         target: "BF16", "FP32" or "I32".
         mode: "round" or "exact".
+        first_row: the row of a larger tensor where `x` begins, in whose coordinates errors speak.
 
     Returns:
         uint16, uint32 or int32 words of the same shape.
@@ -71,26 +72,26 @@ def cast_words(x: AnyArray, target: str, *, mode: str) -> DirectWords:
     array = np.asarray(x)
     if array.dtype == own_dtype:
         return source_words(array)
-    return convert(np.atleast_1d(array), mode).reshape(array.shape)
+    return convert(np.atleast_1d(array), mode, first_row).reshape(array.shape)
 
 
-def _to_bf16(array: np.ndarray, mode: str) -> UInt16[np.ndarray, "*shape"]:
+def _to_bf16(array: np.ndarray, mode: str, first_row: int) -> UInt16[np.ndarray, "*shape"]:
     if array.dtype not in (np.float32, np.float16):
         raise _unsupported(array, "BF16", "float32 and float16")
     words = array.astype(np.float32).view(np.uint32)
     upper = (words >> 16).astype(np.uint16)
     if mode == "exact":
-        _refuse((words & 0xFFFF) != 0, array, "is not a BF16 value; use the cast 'round', or store FP32")
+        _refuse((words & 0xFFFF) != 0, array, "is not a BF16 value; use the cast 'round', or store FP32", first_row)
         return upper
     nan = (words & 0x7FFFFFFF) > 0x7F800000
     quiet = upper | np.where(words & 0xFFFF, 0x40, 0).astype(np.uint16)
     rounded = ((words.astype(np.uint64) + 0x7FFF + (upper & 1)) >> 16).astype(np.uint16)
     overflow = ((rounded & 0x7FFF) == 0x7F80) & ((words & 0x7FFFFFFF) < 0x7F800000)
-    _refuse(overflow, array, "rounds to a BF16 infinity; store FP32")
+    _refuse(overflow, array, "rounds to a BF16 infinity; store FP32", first_row)
     return np.where(nan, quiet, rounded)
 
 
-def _to_fp32(array: np.ndarray, mode: str) -> UInt32[np.ndarray, "*shape"]:
+def _to_fp32(array: np.ndarray, mode: str, first_row: int) -> UInt32[np.ndarray, "*shape"]:
     if array.dtype != np.float64:
         if str(array.dtype) not in _NARROW_FLOATS:
             raise _unsupported(array, "FP32", f"{', '.join(_NARROW_FLOATS)} and float64")
@@ -101,37 +102,38 @@ def _to_fp32(array: np.ndarray, mode: str) -> UInt32[np.ndarray, "*shape"]:
         narrow = array.astype(np.float32)
     if mode == "exact":
         same = (narrow.astype(np.float64) == array) | np.isnan(array)
-        _refuse(~same, array, "is not a binary32 value; use the cast 'round'")
-    _refuse(np.isfinite(array) & ~np.isfinite(narrow), array, "rounds to a binary32 infinity")
+        _refuse(~same, array, "is not a binary32 value; use the cast 'round'", first_row)
+    _refuse(np.isfinite(array) & ~np.isfinite(narrow), array, "rounds to a binary32 infinity", first_row)
     return narrow.view(np.uint32)
 
 
-def _to_i32(array: np.ndarray, mode: str) -> Int32[np.ndarray, "*shape"]:
+def _to_i32(array: np.ndarray, mode: str, first_row: int) -> Int32[np.ndarray, "*shape"]:
     low, high = -(2**31), 2**31 - 1
     if array.dtype == np.bool_ or np.issubdtype(array.dtype, np.integer):
         if array.dtype.itemsize >= 4:
-            _refuse((array < low) | (array > high), array, f"is outside [{low}, {high}]")
+            _refuse((array < low) | (array > high), array, f"is outside [{low}, {high}]", first_row)
         return array.astype(np.int32)
     if mode == "round" or not (str(array.dtype) in _NARROW_FLOATS or array.dtype in (np.float32, np.float64)):
         raise _unsupported(array, "I32", "integers, and floating-point values under the cast 'exact'")
     wide = array.astype(np.float64)
     integral = np.isfinite(wide) & (wide >= low) & (wide <= high) & (np.trunc(wide) == wide)
-    _refuse(~integral, array, f"is not an integer in [{low}, {high}]")
+    _refuse(~integral, array, f"is not an integer in [{low}, {high}]", first_row)
     return wide.astype(np.int32)
 
 
-def _refuse(bad: np.ndarray, array: np.ndarray, why: str) -> None:
+def _refuse(bad: np.ndarray, array: np.ndarray, why: str, first_row: int) -> None:
     if not bad.any():
         return
     at = np.unravel_index(int(bad.argmax()), bad.shape)
-    raise CastError(f"x[{', '.join(map(str, at))}] = {array[at]!s} {why} ({int(bad.sum())} such values)")
+    place = (at[0] + first_row, *at[1:])
+    raise CastError(f"x[{', '.join(map(str, place))}] = {array[at]!s} {why} ({int(bad.sum())} such values)")
 
 
 def _unsupported(array: np.ndarray, target: str, allowed: str) -> FormatError:
     return FormatError(f"no cast from {array.dtype} to {target}; it takes {allowed}")
 
 
-_CASTS: dict[str, tuple[object, Callable[[np.ndarray, str], np.ndarray]]] = {
+_CASTS: dict[str, tuple[object, Callable[[np.ndarray, str, int], np.ndarray]]] = {
     "BF16": (ml_dtypes.bfloat16, _to_bf16),
     "FP32": (np.float32, _to_fp32),
     "I32": (np.int32, _to_i32),

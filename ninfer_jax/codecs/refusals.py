@@ -15,13 +15,16 @@ from ninfer_jax.errors import EncodeError
 from ninfer_jax.formats import BlockScaledFormat, GroupedFormat, QuantizedFormat
 
 
-def explain_refusal(x: AnyArray, spec: QuantizedFormat, divisor: int | None) -> EncodeError:
+def explain_refusal(
+    x: AnyArray, spec: QuantizedFormat, divisor: int | None = None, *, first_row: int = 0
+) -> EncodeError:
     """Return the error that names the first value of `x`, in row-major order, which `spec`'s encoder refuses.
 
     Args:
         x: the source that failed, float32, bfloat16 or float16.
         spec: the format.
         divisor: the binary32 word of a divisor given by the caller (NVFP4), else None.
+        first_row: the row of a larger tensor where `x` begins, in whose coordinates the error speaks.
     """
     if divisor is not None and not SMALLEST_DIVISOR <= divisor <= LARGEST_DIVISOR:
         return EncodeError(
@@ -36,7 +39,7 @@ def explain_refusal(x: AnyArray, spec: QuantizedFormat, divisor: int | None) -> 
         limit = refused_maximum(spec) if isinstance(spec, GroupedFormat) else REFUSED_MAGNITUDE
     bad = magnitudes >= limit
     at = np.unravel_index(int(bad.argmax()), bad.shape)
-    place = f"x[{', '.join(map(str, at))}]"
+    place = f"x[{', '.join(map(str, (at[0] + first_row, *at[1:])))}]"
     if magnitudes[at] >= INFINITY_WORD:
         return EncodeError(
             f"{spec.name}: {place} is {values[at]!s}; only finite values can be quantized ({int(bad.sum())} refused)"

@@ -48,12 +48,13 @@ def count_violations(words: Words, format: str | Format) -> dict[str, Int32[Arra
     return {rule: _count(mask) for rule, (_, mask) in _masks(words, format).items()}
 
 
-def check_words(words: Words, format: str | Format) -> None:
+def check_words(words: Words, format: str | Format, *, first_row: int = 0) -> None:
     """Raise for the first rule that any word breaks; eager.
 
     Args:
         words: words of `format`, concrete arrays.
         format: canonical name or spec.
+        first_row: the row of a larger tensor where the words begin, in whose coordinates the error speaks.
 
     Raises:
         InvalidWordsError: naming the rule, the field, the first coordinate in row-major order and its word.
@@ -70,7 +71,7 @@ def check_words(words: Words, format: str | Format) -> None:
     bad = np.asarray(mask)
     at = np.unravel_index(int(bad.argmax()), bad.shape)
     value = np.asarray(getattr(typed, field))[at]
-    place = f"{field}[{', '.join(map(str, at))}]" if at else field
+    place = f"{field}[{', '.join(map(str, (at[0] + first_row, *at[1:])))}]" if at else field
     raise InvalidWordsError(
         f"{spec.name}: {place} = {_show(value)} breaks {rule} ({int(counts[rule])} in all): {_ALLOWED[rule]}; "
         "the words are damaged or of another format"

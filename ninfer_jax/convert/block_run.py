@@ -4,13 +4,14 @@ Leaves out opening and keeping files (`ninfer_jax.convert.workspace`) and what a
 (`ninfer_jax.convert.engine`).
 """
 
+import time
 from pathlib import Path
 from typing import Any
 
 from ninfer_jax.convert.blocks import Block
 from ninfer_jax.convert.devices import DeviceMesh
 from ninfer_jax.convert.group import Group
-from ninfer_jax.convert.journal import BlockRecord, JournalContents, find_journals, read_journal
+from ninfer_jax.convert.journal import BlockRecord, JournalContents, find_journals, journal_path, read_journal
 from ninfer_jax.convert.plan import ConversionPlan
 from ninfer_jax.convert.resume import unfinished
 from ninfer_jax.convert.settings import Settings
@@ -18,6 +19,9 @@ from ninfer_jax.convert.stages import Pipeline, StageTimes
 from ninfer_jax.convert.totals import ErrorTotals
 from ninfer_jax.convert.work import Work, work_for
 from ninfer_jax.convert.workspace import Workspace
+from ninfer_jax.errors import LostProcessError
+
+_LOOK_SECONDS = 0.5
 
 
 class BlockRun:
@@ -51,25 +55,40 @@ class BlockRun:
 
     def convert_blocks(self) -> None:
         """Read, encode and write every unfinished block of this process."""
-        self.group.watch(Path(self.workspace.writer.partial), self.workspace.journal.touch)
-        pipeline = Pipeline(self._read, self._launch, self._collect, self._write, check=self.group.check)
-        times = pipeline.run(self._todo)
+        times = Pipeline(self._read, self._launch, self._collect, self._write).run(self._todo)
         self.workspace.journal.end({**vars(times)})
 
     def finish(self) -> list[BlockRecord]:
-        """Publish in process 0 once all have finished, wait for it in the others.
+        """Publish in process 0 once all have finished; the others return when it has.
 
         Returns:
             The finished blocks: in process 0 of all processes, else of this one.
+
+        Raises:
+            LostProcessError: another process stopped before that.
         """
-        if self.group.index != 0:
-            own = [read_journal(self.workspace.journal.path)]
-            self.group.wait_for_publication()
-            return self._merge(own)
-        self.group.wait_for_all()
-        records = self._merge([read_journal(path) for path in find_journals(Path(self.workspace.writer.partial))])
-        self.workspace.publish(records)
+        own = self.workspace.journal.path
+        records = self._merge([read_journal(own)])
+        self._wait_for_blocks()
+        self.group.barrier("all blocks are written")
+        if self.group.index == 0:
+            journals = find_journals(Path(self.workspace.writer.partial))
+            records = self._merge([read_journal(path) for path in journals])
+            self.workspace.publish(records)
+        self.group.barrier("the artifact is published")
         return records
+
+    def _wait_for_blocks(self) -> None:
+        """Wait until the journals of all processes say so: a barrier gives up after half an hour.
+
+        Nothing is watched here; where a process dies, JAX's runtime ends this one.
+        """
+        partial = Path(self.workspace.writer.partial)
+        for index in range(self.group.count):
+            while (journal := read_journal(journal_path(partial, index))).ended is None:
+                if journal.failed is not None:
+                    raise LostProcessError(f"process {index} stopped: {journal.failed}")
+                time.sleep(_LOOK_SECONDS)
 
     def _merge(self, journals: list[JournalContents]) -> list[BlockRecord]:
         """Records of the journals and of earlier runs; adds up the stage times."""

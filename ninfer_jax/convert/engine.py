@@ -22,12 +22,21 @@ from ninfer_jax.convert.hashing import SourceHasher
 from ninfer_jax.convert.journal import BlockRecord, find_journals
 from ninfer_jax.convert.plan import ConversionPlan
 from ninfer_jax.convert.preflight import check_destination, preflight
+from ninfer_jax.convert.remains import kept_part
 from ninfer_jax.convert.report import ConversionReport, tensor_reports
 from ninfer_jax.convert.resume import partial_path
 from ninfer_jax.convert.settings import PathLike, Settings, planned
 from ninfer_jax.convert.totals import ErrorTotals
 from ninfer_jax.convert.workspace import Workspace, open_workspace
-from ninfer_jax.errors import CastError, ConversionError, EncodeError, FormatError, InvalidWordsError, SourceError
+from ninfer_jax.errors import (
+    CastError,
+    ConversionError,
+    EncodeError,
+    FormatError,
+    InvalidWordsError,
+    LostProcessError,
+    SourceError,
+)
 from ninfer_jax.recipes import Recipe
 from ninfer_jax.sources import SourceFile
 
@@ -45,7 +54,9 @@ def convert(
 ) -> ConversionReport:
     """Convert a checkpoint into a `.ninfer` artifact: `payload(t) = pack(quantize(rows(t)))` for every tensor.
 
-    Call it in every process of a `jax.distributed` group to convert together on a shared file system.
+    Call it in every process of a `jax.distributed` group to convert together on a shared file system. Where a process
+    dies, the others get `LostProcessError` in a barrier; at any other time JAX's runtime ends them with its own
+    messages, after the heartbeat timeout of `jax.distributed.initialize`. `ninfer-jax convert` says it in one line.
 
     Args:
         source: a safetensors file, a Hugging Face folder or a GGUF file.
@@ -82,12 +93,12 @@ def execute(
         settings: how to run.
     """
     begun = time.perf_counter()
-    group = current_group(settings.peer_timeout, settings.assembled)
+    group = current_group()
     check_destination(plan, files, destination, overwrite=settings.overwrite, resume=settings.resume)
     mesh = DeviceMesh(settings.devices)
     settings.announce(preflight(plan, plan.owned(group.index, group.count), destination, mesh))
-    group.barrier("checked")
     expected = fingerprint(plan.artifact, plan.resolution, files)
+    group.barrier("all is checked", f"{expected} {plan.block_bytes} {settings.resume}")
     hasher = _start_hashing(files, group, settings)
     workspace: Workspace | None = None
     try:
@@ -97,13 +108,13 @@ def execute(
         digests = hasher.digests() if hasher else {}
         records = run.finish()
     except BaseException as error:
+        explained = _explained(error, destination, group, begun=workspace is not None)
         if workspace is not None:
-            _stop(workspace, group, error)
-        raise _explained(error, destination, begun=workspace is not None) from error
+            _stop(workspace, group, explained)
+        raise explained from error
     finally:
         if hasher:
             hasher.cancel()
-        group.close()
         if workspace is not None:
             workspace.close()
     report = _report(plan, destination, records)
@@ -126,15 +137,20 @@ def _start_hashing(files: tuple[SourceFile, ...], group: Group, settings: Settin
 
 def _stop(workspace: Workspace, group: Group, error: BaseException) -> None:
     """Leave the files as the error asks: removed where resuming cannot help, else kept with the reason."""
-    # The journal may be on the disk that failed; the error itself is told to the user.
-    with suppress(OSError, ValueError):
-        workspace.journal.fail(str(error) or type(error).__name__)
+    # The journal may be on the disk that failed; the error itself is told to the user. Whoever lost a process has
+    # nothing to tell the others, who lost it too.
+    if not isinstance(error, LostProcessError):
+        with suppress(OSError, ValueError):
+            workspace.journal.fail(str(error) or type(error).__name__)
     if isinstance(error, _HOPELESS) and group.count == 1:
         workspace.discard()
 
 
-def _explained(error: BaseException, destination: Path, *, begun: bool) -> BaseException:
-    """The error to raise: interruptions and system errors become one clear line that says how to continue."""
+def _explained(error: BaseException, destination: Path, group: Group, *, begun: bool) -> BaseException:
+    """The error to raise: one clear line that says what to do."""
+    if isinstance(error, _HOPELESS):
+        again = " with --force" if group.count > 1 else ""
+        return type(error)(f"{error}; correct the source, or store the tensor otherwise, and start again{again}")
     if isinstance(error, KeyboardInterrupt):
         what, kind = "interrupted", ConversionError
     elif isinstance(error, ConversionError | SourceError):
@@ -145,10 +161,9 @@ def _explained(error: BaseException, destination: Path, *, begun: bool) -> BaseE
         what, kind = "out of memory; give a smaller --memory-budget", ConversionError
     else:
         return error
-    partial = partial_path(destination)
-    if not begun and not (isinstance(error, KeyboardInterrupt) and find_journals(partial)):
+    if not begun and not (isinstance(error, KeyboardInterrupt) and find_journals(partial_path(destination))):
         return kind(what)
-    return kind(f"{what}; the finished part is kept in {partial.name}; continue with --resume")
+    return kind(f"{what}; {kept_part(destination)}")
 
 
 def _report(plan: ConversionPlan, destination: Path, records: list[BlockRecord]) -> ConversionReport:

@@ -3,7 +3,7 @@
 A journal lies beside the partial file. Its first line binds it to plan, recipe and sources; a block's line is
 appended only after the bytes of the block were flushed to disk, and carries their CRC-32 and error sums, so that a
 resumed run can check and report them. Later lines say how the process ended. A line cut short by a kill is ignored.
-This module leaves out who reads which journal (`ninfer_jax.convert.resume`, `ninfer_jax.convert.group`).
+This module leaves out who reads which journal (`ninfer_jax.convert.resume`, `ninfer_jax.convert.remains`).
 """
 
 import json
@@ -64,7 +64,7 @@ class JournalContents:
         fingerprint: what it belongs to.
         records: finished blocks of all its runs, oldest first.
         ended: stage times where the last run finished all its blocks, else None.
-        failed: why the last run stopped, where it could still say so.
+        failed: why the last run stopped and what to do, where it could still say so.
     """
 
     fingerprint: Fingerprint
@@ -178,12 +178,8 @@ class JournalWriter:
         self._append({"end": times})
 
     def fail(self, reason: str) -> None:
-        """Say why this process stops; blocks not flushed yet are left out."""
+        """Say why this process stops and what to do; blocks not flushed yet are left out."""
         self._append({"failed": reason})
-
-    def touch(self) -> None:
-        """Show the other processes that this one is alive."""
-        os.utime(self.path)
 
     def close(self) -> None:
         """Close the file; closing twice is fine."""

@@ -36,10 +36,7 @@ class Settings:
         devices: devices to lay row blocks over; None takes all local ones.
         progress: called after every block.
         announce: called once, before the first byte is written.
-        assembled: called once all processes of a group have begun; a program that joined them for this conversion alone
-            may leave `jax.distributed` there.
         flush_seconds: finished blocks are flushed to disk and journalled at least this often; a kill loses no more.
-        peer_timeout: seconds without a sign of life after which another process counts as dead.
     """
 
     block_bytes: int | None = None
@@ -50,9 +47,7 @@ class Settings:
     devices: Devices | None = None
     progress: Progress = silent
     announce: Callable[[Preflight], None] = lambda _: None
-    assembled: Callable[[], None] = lambda: None
     flush_seconds: float = FLUSH_SECONDS
-    peer_timeout: float = 30.0
 
     def resolved_block_bytes(self) -> int:
         """The block size: as given, or as the budget allows.

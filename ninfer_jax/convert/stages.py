@@ -49,7 +49,6 @@ class Pipeline:
         collect: item and what is pending to a result; waits, one item behind `launch`.
         write: item and result to nothing; runs on the writer thread, in order.
         depth: items that may wait between two stages.
-        check: called between items on the calling thread; it may raise to stop the run.
     """
 
     read: Callable[[Any], Any]
@@ -57,7 +56,6 @@ class Pipeline:
     collect: Callable[[Any, Any], Any]
     write: Callable[[Any, Any], None]
     depth: int = 2
-    check: Callable[[], None] = lambda: None
     times: StageTimes = field(default_factory=StageTimes)
 
     def run(self, items: Iterable[Any]) -> StageTimes:
@@ -108,7 +106,6 @@ class Pipeline:
     def _compute_all(self, state: "_State") -> None:
         pending: tuple[Any, Any] | None = None
         while (entry := state.get(state.ready)) is not _END:
-            self.check()
             begun = time.perf_counter()
             launched = (entry[0], self.launch(*entry))
             entry = None

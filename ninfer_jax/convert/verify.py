@@ -17,7 +17,6 @@ from ninfer_jax.codecs import check_words
 from ninfer_jax.container import Artifact, open_artifact
 from ninfer_jax.convert.blocks import DEFAULT_BLOCK_BYTES
 from ninfer_jax.convert.devices import DeviceMesh, Devices
-from ninfer_jax.convert.failures import in_tensor
 from ninfer_jax.convert.programs import violations_program
 from ninfer_jax.convert.progress import Progress, silent
 from ninfer_jax.convert.settings import PathLike
@@ -114,9 +113,9 @@ def _raise_invalid(item: _Item, counts: dict[str, int]) -> None:
     stored = item.rows.stored
     words = unpack(item.rows.planes(item.start, item.stop), stored.format, item.rows.columns)
     try:
-        in_tensor(stored.name, item.start, lambda: check_words(words, stored.format))
+        check_words(words, stored.format, first_row=item.start)
     except InvalidWordsError as error:
-        raise VerifyError(str(error)) from error
+        raise VerifyError(f"tensor {stored.name!r}: {error}") from error
     broken = ", ".join(f"{rule} {count}" for rule, count in counts.items() if count)
     raise VerifyError(f"tensor {stored.name!r}: words in the padding of rows from {item.start} break rules: {broken}")
 

@@ -25,7 +25,7 @@ class DirectCopy:
     def read(self, start: int, stop: int) -> np.ndarray:
         """Words of the rows."""
         block = np.ascontiguousarray(self.spec.rows.read(start, stop))
-        words = in_tensor(self.spec.name, start, lambda: source_words(block))
+        words = in_tensor(self.spec.name, lambda: source_words(block))
         if words.dtype != self.target.word_dtype:
             raise CastError(
                 f"tensor {self.spec.name!r} holds {block.dtype}, which {self.target.name} does not store as it is; "
@@ -60,7 +60,8 @@ class DirectCast:
     def collect(self, start: int, stop: int, result: np.ndarray) -> tuple[Any, ErrorTotals]:
         """The words of the rows."""
         mode = self.spec.cast or "exact"
-        return in_tensor(self.spec.name, start, lambda: cast_words(result, self.target.name, mode=mode)), ErrorTotals()
+        words = in_tensor(self.spec.name, lambda: cast_words(result, self.target.name, mode=mode, first_row=start))
+        return words, ErrorTotals()
 
 
 class ResourceCopy:

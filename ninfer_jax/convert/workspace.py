@@ -114,6 +114,7 @@ def open_workspace(
     except OSError as error:
         writer.close()
         raise ConversionError(f"the journal beside {partial.name} cannot be written: {error.strerror}") from error
+    group.barrier("journals open")
     return Workspace(plan, writer, journal, restored)
 
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ninfer_jax.cli import main
-from ninfer_jax.cli.main import TRACEBACK_VARIABLE
+from ninfer_jax.cli.failure import TRACEBACK_VARIABLE
 from ninfer_jax.cli.sizes import ByteSize, human
 from tests.checkpoints.files import write_checkpoint
 from tests.checkpoints.models import real_qwen_config

@@ -1,22 +1,21 @@
 """Several processes and virtual devices: the same bytes, and what happens when one of them stops."""
 
 import json
-import os
 import signal
 import socket
 import subprocess
-import time
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from ninfer_jax.convert import Settings, convert
-from ninfer_jax.convert.journal import journal_path, read_journal
 from ninfer_jax.convert.resume import partial_path
 from tests.checkpoints.files import Random, write_checkpoint
-from tests.cli.commands import start
+from tests.cli.commands import ROOT, environment, start
 from tests.convert.samples import sha256
 
 RECIPE = """
@@ -79,7 +78,9 @@ def launch(folder: Path) -> Iterator[Callable[..., Group]]:
     """Start a group of processes; whatever still runs at the end of the test is killed."""
     started: Group = []
 
-    def begin(out: Path, count: int, *options: str, devices: int = 1, inputs: Path = folder) -> Group:
+    def begin(
+        out: Path, count: int, *options: str, devices: int = 1, inputs: Path = folder, differing: tuple[str, ...] = ()
+    ) -> Group:
         with socket.socket() as probe:
             probe.bind(("localhost", 0))
             address = f"localhost:{probe.getsockname()[1]}"
@@ -87,7 +88,8 @@ def launch(folder: Path) -> Iterator[Callable[..., Group]]:
         command = ("convert", inputs / "checkpoint", out, "--recipe", inputs / "recipe.toml", "--block-size", BLOCK)
         for index in range(count):
             place = ("--coordinator", address, "--processes", str(count), "--process-id", str(index))
-            started.append(start(*command, *options, *(place if count > 1 else ()), XLA_FLAGS=flags))
+            own = (*(place if count > 1 else ()), *(differing if index else ()))
+            started.append(start(*command, *options, *own, XLA_FLAGS=flags))
         return started
 
     yield begin
@@ -115,46 +117,69 @@ def test_bytes_do_not_depend_on_processes_and_devices(
     assert 15 < measured["nv"] < 30
 
 
-def journals(out: Path, count: int) -> list[Path]:
-    return [journal_path(partial_path(out), index) for index in range(count)]
+@pytest.fixture(scope="module")
+def doomed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Inputs of groups of which a process dies, and `whole.ninfer` as it should be."""
+    folder = tmp_path_factory.mktemp("doomed")
+    write_checkpoint(folder / "checkpoint", {"b": Random((2400, 640), "F32", 4)})
+    (folder / "recipe.toml").write_text(PLAIN_RECIPE)
+    convert(folder / "checkpoint", folder / "whole.ninfer", folder / "recipe.toml", Settings(hash_sources=False))
+    return folder
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
+SIGN_OF_LIFE = "process {} died, or gave no sign of life for 3 seconds"
+BY_SIGKILL = "process {} was ended by SIGKILL"
+KEPT, COMPLETE = "--resume", "is complete"
+DEATHS = {
+    "1 before assembly": ("cannot join", BY_SIGKILL, None),
+    "0 at assembly": (BY_SIGKILL, SIGN_OF_LIFE, None),
+    "1 at assembly": (SIGN_OF_LIFE, None, None),
+    "0 at work": (BY_SIGKILL, SIGN_OF_LIFE, KEPT),
+    "1 at work": (SIGN_OF_LIFE, None, KEPT),
+    "0 hangs": (SIGN_OF_LIFE, SIGN_OF_LIFE, KEPT),
+    "1 hangs": (SIGN_OF_LIFE, SIGN_OF_LIFE, KEPT),
+    "1 interrupted": ("process {} stopped: interrupted; ", "interrupted; ", KEPT),
+    "0 finished": (None, SIGN_OF_LIFE, KEPT),
+    "1 finished": (SIGN_OF_LIFE, BY_SIGKILL, KEPT),
+    "0 published": (BY_SIGKILL, SIGN_OF_LIFE, COMPLETE),
+    "1 published": (SIGN_OF_LIFE, BY_SIGKILL, COMPLETE),
+}
+"""Scenarios of `tests.convert.dying`: what the two processes say, None for a command that was killed itself; and what
+they say is left."""
 
 
-def has_begun(path: Path) -> bool:
-    return path.exists() and b"plan" in path.read_bytes()
+@pytest.fixture(scope="module")
+def played(doomed: Path) -> dict[str, dict[str, Any]]:
+    """What became of every scenario."""
+    command = [sys.executable, "-m", "tests.convert.dying", str(doomed), *DEATHS]
+    done = subprocess.run(
+        command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return {result["name"]: result for result in map(json.loads, done.stdout.splitlines())}
 
 
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_process_that_dies_stops_the_others_and_the_work_can_be_resumed(
-    tmp_path: Path, launch: Callable[..., Group], victim: int
-):
-    write_checkpoint(tmp_path / "checkpoint", {"b": Random((16_000, 1920), "F32", 4)})  # enough blocks to be under way
-    (tmp_path / "recipe.toml").write_text(PLAIN_RECIPE)
-    out = tmp_path / "out.ninfer"
-    group = launch(out, 2, "--peer-timeout", "3", inputs=tmp_path)
-    wait_until(lambda: all(has_begun(path) for path in journals(out, 2)))
-    begun = [path.stat().st_mtime_ns for path in journals(out, 2)]
-    wait_until(lambda: all(path.stat().st_mtime_ns > old for path, old in zip(journals(out, 2), begun, strict=True)))
-    os.kill(group[victim].pid, signal.SIGKILL)
-    other = group[1 - victim]
-    output, errors = other.communicate(timeout=240)
-    assert other.returncode == 1, output + errors
-    assert "Traceback" not in errors
-    (line,) = [line for line in errors.splitlines() if line.startswith("error:")]
-    assert f"process {victim} has given no sign of life for 3 seconds" in line
-    assert "--resume" in line
-    assert not out.exists()
-    convert(tmp_path / "checkpoint", out, tmp_path / "recipe.toml", Settings(resume=True, hash_sources=False))
-    whole = tmp_path / "whole.ninfer"
-    convert(tmp_path / "checkpoint", whole, tmp_path / "recipe.toml", Settings(hash_sources=False))
-    assert sha256(out) == sha256(whole)
-    assert not partial_path(out).exists()
+@pytest.mark.parametrize("name", DEATHS)
+def test_a_process_that_dies_stops_the_others_with_one_line(doomed: Path, played: dict[str, dict[str, Any]], name: str):
+    *expected, left = DEATHS[name]
+    for index, text in enumerate(expected):
+        code, printed = played[name]["codes"][index], played[name]["printed"][index]
+        if text is None:
+            assert (code, printed) == (-signal.SIGKILL, "")
+            continue
+        assert code == 1
+        assert printed.startswith("error: ")
+        assert printed.count("\n") == 1
+        who = index if text == BY_SIGKILL else 1 - index
+        assert text.format(who) in printed
+        assert left is None or left in printed
+    out = doomed / f"{name.replace(' ', '-')}.ninfer"
+    assert out.exists() == (left == COMPLETE)
+    assert partial_path(out).exists() == (left == KEPT)
+    if left == KEPT:
+        settings = Settings(1 << 16, resume=True, hash_sources=False)
+        convert(doomed / "checkpoint", out, doomed / "recipe.toml", settings)
+    assert left is None or sha256(out) == sha256(doomed / "whole.ninfer")
 
 
 def test_an_error_in_one_process_is_told_by_all(tmp_path: Path, launch: Callable[..., Group]):
@@ -166,9 +191,15 @@ def test_an_error_in_one_process_is_told_by_all(tmp_path: Path, launch: Callable
     group = launch(out, 2, inputs=tmp_path)
     texts = [process.communicate(timeout=240)[1] for process in group]
     assert [process.returncode for process in group] == [1, 1], texts
-    assert all("tensor 'b'" in text and "is nan" in text for text in texts), texts
+    assert all("tensor 'b'" in text and "x[3999, 7] is nan" in text for text in texts), texts
+    assert all("start again with --force" in text and "--resume" not in text for text in texts), texts
     assert "process 1 stopped" in texts[0]
     assert not out.exists()
-    failed = read_journal(journals(out, 2)[1]).failed
-    assert failed is not None
-    assert "is nan" in failed
+
+
+def test_processes_with_different_commands_stop(folder: Path, tmp_path: Path, launch: Callable[..., Group]):
+    group = launch(tmp_path / "out.ninfer", 2, differing=("--block-size", "128KiB"))
+    texts = [process.communicate(timeout=240)[1] for process in group]
+    assert [process.returncode for process in group] == [1, 1], texts
+    assert any("start the same command on every host" in text for text in texts), texts
+    assert list(tmp_path.iterdir()) == []

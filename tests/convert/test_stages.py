@@ -57,29 +57,19 @@ def test_reading_stays_a_few_items_ahead():
         if item == 0:
             gate.wait(5)
 
-    pipeline = Pipeline(lambda item: ahead.append(item), lambda i, d: d, lambda i, p: p, write, depth=1)
+    most = [0]
+
+    def launch(item: int, data: None) -> None:
+        if not gate.is_set():
+            most.append(len(ahead))
+
+    pipeline = Pipeline(lambda item: ahead.append(item), launch, lambda i, p: p, write, depth=1)
     timer = threading.Timer(0.3, gate.set)
-    most = []
-    pipeline.check = lambda: most.append(len(ahead)) if not gate.is_set() else None
     timer.start()
     pipeline.run(range(100))
     timer.join()
     assert max(most) <= 8
     assert len(ahead) == 100
-
-
-def test_a_check_stops_the_run_between_items():
-    log: list[str] = []
-    pipeline = steps(log)
-
-    def check() -> None:
-        if len(log) > 6:
-            raise KeyboardInterrupt
-
-    pipeline.check = check
-    with pytest.raises(KeyboardInterrupt):
-        pipeline.run(range(1000))
-    assert len(log) < 40
 
 
 def test_times_of_processes_add_up_except_for_the_wall():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ninfer_jax.convert import ConversionReport, Settings, convert, verify_against, verify_artifact
-from ninfer_jax.errors import NinferError
+from ninfer_jax.errors import InvalidWordsError
 from tests.checkpoints.files import write_checkpoint
 from tests.checkpoints.quantized import NVFP4Parts, nvfp4_group, nvfp4_parts, quantization_config, write_mixed
 from tests.oracle import container, layouts
@@ -65,11 +65,12 @@ def test_q8_0_words_arrive_bit_for_bit(tmp_path: Path, columns: int):
 
 
 def test_words_that_are_not_valid_are_refused_by_name(tmp_path: Path):
-    parts = nvfp4_parts(128, 64)
-    parts.scales[100, 2] = 0x7F
+    parts = nvfp4_parts(1280, 64)
+    parts.scales[1100, 2] = 0x7F
     config = quantization_config(nvfp4_group(["Linear"]), ignore=())
     write_checkpoint(tmp_path / "model", parts.compressed_tensors("layer"), config)
-    with pytest.raises(NinferError, match="layer"):
+    told = r"^tensor 'layer.weight_scale' has word 0x7f at \[1100, 2\]: .*; correct the source, .*start again$"
+    with pytest.raises(InvalidWordsError, match=told):
         convert(tmp_path / "model", tmp_path / "out.ninfer", "word-exact", SMALL)
     assert not (tmp_path / "out.ninfer").exists()
 

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ninfer_jax.errors import SourceError
+from ninfer_jax.errors import InvalidWordsError, SourceError
 from ninfer_jax.recipes import WordSource
 from ninfer_jax.sources import DecodedTensor, open_checkpoint
 from ninfer_jax.words import NVFP4Words, RowScaledWords
@@ -229,7 +229,7 @@ def test_invalid_block_scales_are_found_when_read(tmp_path, word):
     write(tmp_path, parts.compressed_tensors("a"), nvfp4_group(["Linear"]))
     with open_checkpoint(tmp_path) as checkpoint:
         words_of(checkpoint["a.weight"], 0, 2)
-        with pytest.raises(SourceError, match=rf"'a\.weight_scale' has word {word:#04x} at \[2, 1\]"):
+        with pytest.raises(InvalidWordsError, match=rf"'a\.weight_scale' has word {word:#04x} at \[2, 1\]"):
             words_of(checkpoint["a.weight"], 1, 4)
 
 
@@ -238,7 +238,10 @@ def test_invalid_fp8_codes_are_found_when_read(tmp_path):
         parts = fp8_parts(4, 32)
         parts.codes[row, 5] = word
         write(tmp_path / str(index), parts.tensors("a"), fp8_group(["Linear"]))
-        with open_checkpoint(tmp_path / str(index)) as checkpoint, pytest.raises(SourceError, match=rule) as caught:
+        with (
+            open_checkpoint(tmp_path / str(index)) as checkpoint,
+            pytest.raises(InvalidWordsError, match=rule) as caught,
+        ):
             words_of(checkpoint["a.weight"], 0, 4)
         assert f"[{row}, 5]" in str(caught.value)
 

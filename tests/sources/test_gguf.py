@@ -6,7 +6,7 @@ import gguf
 import numpy as np
 import pytest
 
-from ninfer_jax.errors import SourceError, UnsupportedError
+from ninfer_jax.errors import InvalidWordsError, SourceError, UnsupportedError
 from ninfer_jax.recipes import WordSource
 from ninfer_jax.sources import DecodedTensor, open_checkpoint
 from ninfer_jax.words import GroupedWords
@@ -72,7 +72,7 @@ def test_blocks_that_do_not_map_are_found_when_read(tmp_path, code, scale, rule)
     codes[3, 70], scales[3, 2] = code, scale
     with open_checkpoint(write(tmp_path / "m.gguf", {"a": (blocks(codes, scales), Q8_0)})) as checkpoint:
         words_of(checkpoint["a"], 0, 3)
-        with pytest.raises(SourceError, match=rule) as caught:
+        with pytest.raises(InvalidWordsError, match=rule) as caught:
             words_of(checkpoint["a"], 2, 6)
         assert "[3, 2" in str(caught.value)
 

@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 from jaxtyping import Float32, UInt8, UInt16
 
-from ninfer_jax.errors import SourceError
+from ninfer_jax.errors import InvalidWordsError
 from ninfer_jax.sources.tensor import SourceRef, SourceTensor, row_count, widen_to_f32
 from ninfer_jax.words import GroupedWords, NVFP4Words, RowScaledWords
 
@@ -38,7 +38,7 @@ def _refuse_first(tensor: str, bad: np.ndarray, words: np.ndarray, start: int, r
     if bad.any():
         row, *rest = (int(index) for index in np.argwhere(bad)[0])
         where = [start + row, *rest]
-        raise SourceError(f"tensor {tensor!r} has word {int(words[(row, *rest)]):#04x} at {where}: {rule}")
+        raise InvalidWordsError(f"tensor {tensor!r} has word {int(words[(row, *rest)]):#04x} at {where}: {rule}")
 
 
 @dataclass(frozen=True)
