@@ -138,22 +138,42 @@ def choose(
     Raises:
         UnsupportedError: for an unknown name, or where none of those asked for can run; with every reason.
     """
+    what = f"multiply {problem.format} [{problem.n}, {problem.k}] by M = {problem.m} of {problem.x_dtype}"
+    name, rejected = first_supported(implementations, problem.sums, device, choice, what)
+    chosen = implementations[name]
+    apart = chosen.cannot_fuse(problem, device) if problem.epilogue else None
+    how = chosen.describe(problem.sums if apart else problem, device)
+    return Explanation(problem, device_text(device), name, how, rejected, apart)
+
+
+def first_supported(
+    implementations: Mapping[str, Any], problem: Any, device: Device, choice: Choice, what: str
+) -> tuple[str, dict[str, str]]:
+    """The name that `choose` explains, and the reasons why those tried before it cannot run.
+
+    Args:
+        implementations: registered ones by name, in order of preference; each with `by_name_only` and `supports`.
+        problem: what `supports` is asked about.
+        device, choice: as in `choose`.
+        what: what is to be done, for the message.
+
+    Raises:
+        UnsupportedError: as `choose`.
+    """
     unnamed = [name for name, implementation in implementations.items() if not implementation.by_name_only]
     names = unnamed if choice is None else [choice] if isinstance(choice, str) else list(choice)
     rejected: dict[str, str] = {}
     for name in names:
         if name not in implementations:
             raise UnsupportedError(f"unknown implementation {name!r}; registered: {', '.join(implementations)}")
-        reason = implementations[name].supports(problem.sums, device)
+        reason = implementations[name].supports(problem, device)
         if reason is None:
-            apart = implementations[name].cannot_fuse(problem, device) if problem.epilogue else None
-            how = implementations[name].describe(problem.sums if apart else problem, device)
-            return Explanation(problem, device_text(device), name, how, rejected, apart)
+            return name, rejected
         rejected[name] = reason
     reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected.items()) or "no name given"
     raise UnsupportedError(
-        f"no implementation asked for can multiply {problem.format} [{problem.n}, {problem.k}] by M = {problem.m} of"
-        f" {problem.x_dtype} on {device_text(device)} ({reasons}); implementation=None takes the first that can"
+        f"no implementation asked for can {what} on {device_text(device)} ({reasons});"
+        " implementation=None takes the first that can"
     )
 
 

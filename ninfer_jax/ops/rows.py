@@ -16,9 +16,12 @@ from ninfer_jax import codecs
 from ninfer_jax._typing import AnyArray
 from ninfer_jax.arrays import QuantizedTensor, validate
 from ninfer_jax.errors import LayoutError, UnsupportedError
-from ninfer_jax.formats import BlockScaledFormat, GroupedFormat
+from ninfer_jax.formats import BlockScaledFormat
 from ninfer_jax.layouts import slice_rows, unpack
-from ninfer_jax.words import NVFP4Words
+from ninfer_jax.ops import _taking
+from ninfer_jax.ops.devices import resolve_device
+from ninfer_jax.ops.gathers import GATHERS, Gather, XlaRows, choose_gather
+from ninfer_jax.ops.registry import Choice
 
 
 def dequantize(w: QuantizedTensor, dtype: Any = jnp.float32) -> Float[Array, "*lead n k"]:
@@ -42,6 +45,7 @@ def take_rows(
     *,
     mode: str | None = None,
     fill_value: float | None = None,
+    implementation: Choice = None,
 ) -> Float[Array, "*batch k"]:
     """`y[..., k] = w[ids[...], k]`, dequantizing only the rows asked for.
 
@@ -52,10 +56,13 @@ def take_rows(
         mode: what an id outside [-N, N) gives, as in `jnp.take`: "fill" (also None) gives rows of `fill_value`, "clip"
             the nearest row (0 for negative ids), "wrap" the row modulo N.
         fill_value: for "fill"; None gives NaN.
+        implementation: None for "xla"; "mosaic_gpu" or "triton" for a GPU kernel, which has not run on hardware yet, or
+            names in order of preference. All give the same bits. A kernel wants the table whole on every device; row
+            numbers may be split.
 
     Raises:
         LayoutError: for a weight with leading axes (use `jax.vmap`), or ids that are no integers.
-        UnsupportedError: for another mode.
+        UnsupportedError: for another mode, or where no implementation asked for can run; the message gives the reasons.
     """
     validate(w)
     if len(w.shape) != 2:
@@ -65,7 +72,8 @@ def take_rows(
         raise LayoutError(f"ids are {ids.dtype}; row numbers are integers")
     n, k = w.shape
     flat, outside = _resolve(ids.reshape(-1), n, mode)
-    rows = codecs.dequantize(_words_of_rows(w, flat), w.format)[:, :k].astype(dtype)
+    gather = Gather(w.format, flat.shape[0], n, k, jnp.dtype(dtype).name)
+    rows = _take(w, flat, gather, implementation)
     if outside is not None:
         rows = jnp.where(outside[:, None], jnp.asarray(np.nan if fill_value is None else fill_value, dtype), rows)
     return rows.reshape(*ids.shape, k)
@@ -109,15 +117,10 @@ def _resolve(ids: Array, n: int, mode: str | None) -> tuple[Array, Array | None]
     return jnp.where(outside, 0, jnp.where(ids < 0, ids + n, ids)), outside
 
 
-def _words_of_rows(w: QuantizedTensor, ids: Array) -> Any:
-    """Words of the rows `ids`; the NVFP4 scales of a row are picked out of their tiles."""
-    take = lambda plane: jnp.take(plane, ids, axis=0, mode="clip")
-    if not isinstance(w.spec, BlockScaledFormat):
-        planes = jax.tree.map(take, w.planes)
-        return unpack(planes, w.format, w.k if isinstance(w.spec, GroupedFormat) else None)
-    planes = w.planes
-    tile, row = ids // 128, ids % 128
-    scales = jnp.asarray(planes.scales)[tile, :, row % 32, row // 32, :].reshape(ids.shape[0], -1)
-    codes = take(planes.codes)
-    pairs = jnp.stack([codes & 15, codes >> 4], axis=-1).reshape(ids.shape[0], -1)
-    return NVFP4Words(pairs, scales, jnp.asarray(planes.divisor))
+def _take(w: QuantizedTensor, ids: Array, gather: Gather, implementation: Choice) -> Array:
+    """Rows of w by the implementation chosen, for ids in [0, N)."""
+    name = choose_gather(gather, resolve_device(None, jax.tree.leaves(w.planes)[0]), implementation)
+    if name == XlaRows.name:
+        return GATHERS[name].take(w.planes, ids, gather)
+    named = isinstance(implementation, str) or XlaRows.name not in (implementation or ())
+    return _taking.take(name, gather, ids, w.planes, named)

@@ -2,6 +2,7 @@
 
 from pallas_kernels.triton.dispatch import (
     explain as explain,
+    gather_unsupported_reason as gather_unsupported_reason,
     matmul as matmul,
     take_rows as take_rows,
     unsupported_reason as unsupported_reason,

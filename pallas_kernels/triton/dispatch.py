@@ -80,6 +80,24 @@ def unsupported_reason(
     return None
 
 
+def gather_unsupported_reason(
+    *, kind: str, tokens: int, n: int, k: int, out_dtype: Any, hardware: Hardware | None = None
+) -> str | None:
+    """Why the Triton kernel cannot take rows of a weight, or None where it can.
+
+    Args:
+      kind: a name of `WEIGHT_KINDS`.
+      tokens: rows to take.
+      n: rows of the weight.
+      k: columns of the weight.
+      out_dtype: dtype of the result.
+      hardware: the device; None for the first GPU jax sees.
+    """
+    return unsupported_reason(
+        kind=kind, m=max(tokens, 1), n=n, k=k, x_dtype=jnp.bfloat16, out_dtype=out_dtype, hardware=hardware
+    )
+
+
 def explain(*, m: int, n: int, k: int, hardware: Hardware) -> str:
     """One line on the configuration of a problem."""
     return f"triton on {hardware.name}, heuristic {heuristic_config(m=m, n=n, k=k, sms=hardware.sms)}"
@@ -146,10 +164,13 @@ def take_rows(
       PlaneShapeError: planes that are not those of such a weight.
       UnsupportedKernelError: no kernel runs it; the message says why.
     """
-    hardware = _require(kind, ids.shape[0], n, k, jnp.bfloat16, out_dtype, hardware)
+    tokens = ids.shape[0]
+    hardware = _require(kind, max(tokens, 1), n, k, jnp.bfloat16, out_dtype, hardware)
     check_planes(planes, kind=kind, n=n, k=k)
-    grid, constants = gather_launch(kind, ids.shape[0], n, k)
-    result = jax.ShapeDtypeStruct((ids.shape[0], k), jnp.dtype(out_dtype))
+    result = jax.ShapeDtypeStruct((tokens, k), jnp.dtype(out_dtype))
+    if not tokens:
+        return jnp.zeros(result.shape, result.dtype)
+    grid, constants = gather_launch(kind, tokens, n, k)
     return _call("gather_kernel", (ids, *operands(planes)), hardware, grid, result, 4, 1, **constants)
 
 

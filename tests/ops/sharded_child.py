@@ -1,7 +1,7 @@
 """Products over eight virtual CPU devices; run as a module by test_sharded with the device count set.
 
-For every format: sharded arguments under jit, and `shard_map`, with rows and columns split. Epilogues and banks are in
-`sharded_epilogue` and `sharded_bank`. Prints one line a case; the compiled programs must hold no collective but the sum
+For every format: sharded arguments under jit, and `shard_map`, with rows and columns split. Epilogues, banks and rows
+are in `sharded_epilogue`, `sharded_bank` and `sharded_rows`. Prints one line a case; the compiled programs must hold no collective but the sum
 over a split of the columns.
 """
 
@@ -17,7 +17,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from ninfer_jax.arrays import QuantizedTensor, partition_specs, shardings
 from ninfer_jax.errors import LayoutError
 from ninfer_jax.ops import matmul
-from tests.ops import sharded_bank, sharded_epilogue
+from tests.ops import sharded_bank, sharded_epilogue, sharded_rows
 from tests.ops.mesh import COLLECTIVES, collectives, mesh_of, put
 from tests.ops.weights import FORMATS, activations, exact, random_weight, relative_l2
 
@@ -132,7 +132,7 @@ def main() -> None:
     print("unchecked: right")
     refusals()
     print("refusals: right")
-    for cases in (sharded_epilogue.cases, sharded_bank.cases):
+    for cases in (sharded_epilogue.cases, sharded_bank.cases, sharded_rows.cases):
         for name in cases():
             print(f"{name}: right")
 
