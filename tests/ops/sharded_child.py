@@ -1,8 +1,8 @@
 """Products over eight virtual CPU devices; run as a module by test_sharded with the device count set.
 
 For every format: sharded arguments under jit, and `shard_map`, with rows and columns split. Epilogues, banks and rows
-are in `sharded_epilogue`, `sharded_bank` and `sharded_rows`. Prints one line a case; the compiled programs must hold no collective but the sum
-over a split of the columns.
+are in `sharded_epilogue`, `sharded_bank` and `sharded_rows`. Prints one line a case; the compiled programs must hold no
+collective but the sum over a split of the columns.
 """
 
 from collections.abc import Callable
