@@ -28,19 +28,16 @@ def join(coordinator: str, index: int, count: int, *, peer_timeout: int) -> None
     of them dies later; `ninfer-jax convert` runs in a child process for that reason.
 
     Args:
-        coordinator: `host:port` of process 0.
+        coordinator: `host:port` of process 0, with a number for the port.
         index: index of this process.
         count: number of processes.
         peer_timeout: seconds without a heartbeat after which a process counts as dead.
 
     Raises:
-        ConversionError: the address is malformed, or process 0 cannot listen on its port.
+        ConversionError: process 0 cannot listen on its port, or the others cannot be reached.
     """
-    host, separator, port = coordinator.rpartition(":")
-    if not (separator and host and port.isdigit() and 0 < int(port) < 1 << 16):
-        raise ConversionError(f"the coordinator {coordinator!r} is no address; write HOST:PORT of process 0")
     if index == 0:
-        _check_port(int(port))
+        _check_port(int(coordinator.rpartition(":")[2]))
 
     def initialize() -> None:
         jax.distributed.initialize(

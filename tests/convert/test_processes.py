@@ -131,6 +131,7 @@ SIGN_OF_LIFE = "process {} died, or gave no sign of life for 3 seconds"
 BY_SIGKILL = "process {} was ended by SIGKILL"
 KEPT, COMPLETE = "--resume", "is complete"
 DEATHS = {
+    "0 before assembly": (BY_SIGKILL, "cannot join", None),
     "1 before assembly": ("cannot join", BY_SIGKILL, None),
     "0 at assembly": (BY_SIGKILL, SIGN_OF_LIFE, None),
     "1 at assembly": (SIGN_OF_LIFE, None, None),
