@@ -89,8 +89,13 @@ def check_destination(
     """
     resources = (spec.path for spec in plan.resolution.resources if spec.path is not None)
     inputs = (*(file.path for file in files), *resources)
-    check_output(destination, "destination", overwrite=overwrite, inputs=inputs)
     partial = partial_path(destination)
+    if resume and not overwrite and destination.is_file() and not partial.exists():
+        raise ConversionError(
+            f"nothing is left to resume: {destination.name} exists and nothing unfinished lies beside it; "
+            "use it, or convert again with --force instead of --resume"
+        )
+    check_output(destination, "destination", overwrite=overwrite, inputs=inputs)
     if resume:
         return
     if partial.exists() and find_journals(partial) and not overwrite:

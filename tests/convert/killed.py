@@ -72,28 +72,32 @@ def in_child(folder: Path, resume: bool, death: Death | None) -> int:
     return os.waitpid(child, 0)[1]
 
 
+def can_resume(partial: Path) -> bool:
+    """Whether a conversion that can be resumed is there; what died before that is removed."""
+    journal = partial.with_name(f"{partial.name}.journal-0")
+    if partial.exists() and journal.exists() and b'"plan"' in journal.read_bytes():
+        return True
+    partial.unlink(missing_ok=True)
+    return False
+
+
 def main(folder: Path, kills: int, seed: int) -> None:
     warnings.simplefilter("ignore", RuntimeWarning)  # JAX warns of forks; nothing of it runs here yet
     generator = random.Random(seed)
-    partial = partial_path(folder / "out.ninfer")
-    journal = partial.with_name(f"{partial.name}.journal-0")
+    out = folder / "out.ninfer"
+    partial = partial_path(out)
     hits = found = 0
     while hits < kills:
-        resume = journal.exists() and b'"plan"' in journal.read_bytes()
-        if not resume:
-            partial.unlink(missing_ok=True)
-        found += resume and b'"crc"' in journal.read_bytes()
+        resume = can_resume(partial)
+        found += resume and b'"crc"' in partial.with_name(f"{partial.name}.journal-0").read_bytes()
         status = in_child(folder, resume, Death(generator.uniform(0.0, 1.2), generator.random() < 0.75))
-        if os.WIFEXITED(status):
-            if os.WEXITSTATUS(status):
-                sys.exit(1)
-            (folder / "out.ninfer").unlink()
-            continue
-        hits += 1
-    resume = journal.exists() and b'"plan"' in journal.read_bytes()
-    if not resume:
-        partial.unlink(missing_ok=True)
-    if in_child(folder, resume, None):
+        if os.WIFEXITED(status) and os.WEXITSTATUS(status):
+            sys.exit(1)
+        if out.exists():  # the conversion won
+            out.unlink()
+        else:
+            hits += 1
+    if in_child(folder, can_resume(partial), None):
         sys.exit(1)
     print(json.dumps({"hits": hits, "found": found}))
 

@@ -13,6 +13,7 @@ import pytest
 
 from ninfer_jax.convert import Settings, convert
 from ninfer_jax.convert.resume import partial_path
+from ninfer_jax.convert.workspace import Workspace
 from ninfer_jax.errors import ConversionError, NinferError, SourceError
 from tests.checkpoints.files import Random, write_checkpoint
 from tests.cli.commands import ROOT, environment
@@ -207,6 +208,23 @@ def test_an_artifact_cannot_be_resumed_as_a_partial_file(folder: Path):
     with pytest.raises(NinferError):
         run(folder, resume=True)
     assert not (folder / "out.ninfer").exists()
+
+
+def test_stopped_right_after_publication_nothing_is_left_to_resume(
+    folder: Path, expected: str, monkeypatch: pytest.MonkeyPatch
+):
+    def stop(_: Workspace) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Workspace, "_remove_journals", stop)
+        with pytest.raises(ConversionError, match=r"out\.ninfer was published before that and is complete"):
+            run(folder)
+    assert sha256(folder / "out.ninfer") == expected
+    with pytest.raises(ConversionError, match=r"nothing is left to resume: out\.ninfer exists.*--force instead"):
+        run(folder, resume=True)
+    assert sha256(run(folder, overwrite=True)) == expected
+    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint", "out.ninfer", "recipe.toml"]
 
 
 def test_killed_at_random_times_and_resumed_the_bytes_are_the_same(folder: Path, expected: str):
