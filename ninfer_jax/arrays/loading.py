@@ -42,6 +42,8 @@ def load(
     Raises:
         ArtifactError: for a file that is no artifact, or a name that is no tensor of it.
         LayoutError: for a sharding that would cut a group, a block or a tile.
+
+    Source: container; storage-layouts.
     """
     with open_artifact(path) as artifact:
         wanted = list(artifact.tensors) if names is None else list(names)

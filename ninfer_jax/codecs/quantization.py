@@ -63,6 +63,8 @@ def get_encoder(format: str | Format, encoder: str | None = None) -> EncoderProf
     Raises:
         FormatError: for a direct format, which has no encoder, or an unknown profile name.
         UnsupportedError: for a profile that does not encode this format.
+
+    Source: tensor-formats §2.3, §7.
     """
     spec = get_format(format)
     if isinstance(spec, DirectFormat):
@@ -99,6 +101,8 @@ def try_quantize(
     Raises:
         FormatError: for a wrong dtype, rank, format or encoder.
         UnsupportedError: for an encoder of another format, or a divisor with one other than NVFP4.
+
+    Source: as `quantize`.
     """
     spec = get_format(format)
     get_encoder(spec, encoder)
@@ -136,6 +140,8 @@ def quantize(
     Raises:
         EncodeError: naming the first coordinate, in row-major order, that is not finite or whose scale overflows.
         FormatError, UnsupportedError: as `try_quantize`.
+
+    Source: tensor-formats §7 for the four grouped formats; the profile's own rule for FP8 and NVFP4.
     """
     spec = get_format(format)
     source = host_source(x)
@@ -169,6 +175,8 @@ def dequantize(words: Words, format: str | Format) -> Float32[Array, "*shape"] |
 
     Raises:
         FormatError: for a words type, dtype or shape that does not belong to the format.
+
+    Source: tensor-formats §3.1, §3.3, §3.4, §6.2.
     """
     spec = get_format(format)
     return _dequantize(as_words(words, spec), spec)

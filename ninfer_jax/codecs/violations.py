@@ -44,6 +44,8 @@ def count_violations(words: Words, format: str | Format) -> dict[str, Int32[Arra
 
     Raises:
         FormatError: for a words type, dtype or shape that does not belong to the format.
+
+    Source: tensor-formats §3.3, §3.4, §5, §6.1.
     """
     return {rule: _count(mask) for rule, (_, mask) in _masks(words, format).items()}
 
@@ -59,6 +61,8 @@ def check_words(words: Words, format: str | Format, *, first_row: int = 0) -> No
     Raises:
         InvalidWordsError: naming the rule, the field, the first coordinate in row-major order and its word.
         FormatError: for a words type, dtype or shape that does not belong to the format.
+
+    Source: tensor-formats §3.3, §3.4, §5, §6.1.
     """
     spec = get_format(format)
     typed = as_words(words, spec)

@@ -52,6 +52,8 @@ def open_artifact(path: str | os.PathLike[str]) -> "Artifact":
 
     Raises:
         ArtifactError: the file cannot be read, is something else (the message says what), or breaks a rule.
+
+    Source: container, revisions 1 and 2.
     """
     try:
         with _open_regular(path) as file:

@@ -41,8 +41,13 @@ def get_format(name: str | Format) -> Format:
     Args:
         name: one of the nine canonical names, spelled exactly, or a spec from `FORMATS`.
 
+    Returns:
+        The registered spec.
+
     Raises:
         UnknownFormatError: for anything else. Aliases such as `q4` or `INT32` are not names (tensor-formats §3.2).
+
+    Source: tensor-formats §1, §3.2.
     """
     if isinstance(name, str):
         spec = FORMATS.get(name)

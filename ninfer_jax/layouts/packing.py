@@ -42,6 +42,8 @@ def pack(words: Words, format: str | Format) -> Planes:
     Raises:
         FormatError: for words of another kind of format.
         LayoutError: where dtypes or shapes do not fit the format, or NVFP4 is not whole 128 x 64 tiles.
+
+    Source: storage-layouts.
     """
     spec, layout = get_format(format), layout_of(format)
     check_kind("words", words, layout.words_type, spec)
@@ -64,9 +66,14 @@ def unpack(planes: Planes, format: str | Format, k: int | None = None) -> Words:
         format: canonical name or spec.
         k: logical columns; needed for the grouped formats, whose rows are padded, and checked for the others.
 
+    Returns:
+        The words, with the same leading axes; padding is left out.
+
     Raises:
         FormatError: for planes of another kind of format.
         LayoutError: where the planes are not those of `format` or `k` does not fit them.
+
+    Source: storage-layouts.
     """
     spec, layout = get_format(format), layout_of(format)
     check_kind("planes", planes, layout.planes_type, spec)
@@ -84,6 +91,8 @@ def slice_rows(planes: _PlanesT, format: str | Format, start: int, stop: int) ->
 
     Raises:
         LayoutError: where the range is empty or out of bounds, or is not a multiple of 128 NVFP4 rows.
+
+    Source: storage-layouts (row views).
     """
     layout = layout_of(format)
     check_kind("planes", planes, layout.planes_type, get_format(format))
@@ -103,6 +112,8 @@ def gather_rows(planes: _PlanesT, format: str | Format, ids: AnyArray | Sequence
 
     Raises:
         LayoutError: where an id is out of bounds, there are none, or their count is not a multiple of 128 for NVFP4.
+
+    Source: storage-layouts (row views).
     """
     layout = layout_of(format)
     check_kind("planes", planes, layout.planes_type, get_format(format))

@@ -49,9 +49,14 @@ def grouped_matmul(
         group_sizes: rows of each expert, integers [E].
         preferred_element_type: float type of y; None takes the type of x.
 
+    Returns:
+        y [M, N], of the type of x unless another is preferred.
+
     Raises:
         LayoutError: for shapes that do not fit.
         UnsupportedError: for an x of another type.
+
+    Source: ops-and-criteria.
     """
     validate(w)
     if len(w.shape) != 3 or x.ndim != 2 or x.shape[-1] != w.shape[-1] or group_sizes.shape != w.shape[:1]:

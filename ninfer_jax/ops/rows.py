@@ -33,6 +33,8 @@ def dequantize(w: QuantizedTensor, dtype: Any = jnp.float32) -> Float[Array, "*l
 
     Raises:
         LayoutError: where the planes do not belong together.
+
+    Source: tensor-formats §3.3, §3.4, §6.2.
     """
     validate(w)
     return codecs.dequantize(unpack(w.planes, w.format, w.shape[-1]), w.format).astype(dtype)
@@ -60,9 +62,14 @@ def take_rows(
             names in order of preference. All give the same bits. A kernel wants the table whole on every device; row
             numbers may be split.
 
+    Returns:
+        The rows, [*ids.shape, K].
+
     Raises:
         LayoutError: for a weight with leading axes (use `jax.vmap`), or ids that are no integers.
         UnsupportedError: for another mode, or where no implementation asked for can run; the message gives the reasons.
+
+    Source: tensor-formats §6.2, §3.3, §3.4; ops-and-criteria.
     """
     validate(w)
     if len(w.shape) != 2:
@@ -86,8 +93,13 @@ def split(w: QuantizedTensor, sizes: Sequence[int]) -> tuple[QuantizedTensor, ..
         w: a packed weight [..., N, K].
         sizes: rows of each part, adding up to N; multiples of 128 for NVFP4.
 
+    Returns:
+        One packed weight a size.
+
     Raises:
         LayoutError: where the planes do not belong together, sizes do not add up, or would cut an NVFP4 tile.
+
+    Source: storage-layouts (row views).
     """
     validate(w)
     n = w.shape[-2]
