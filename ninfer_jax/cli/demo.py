@@ -50,7 +50,7 @@ def demo_checkpoint() -> Path:
     return folder
 
 
-@click.command("demo")
+@click.command("demo", short_help="Convert, verify and run all-MiniLM-L6-v2, a real checkpoint.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def demo_command(quiet: bool) -> None:
     """Convert all-MiniLM-L6-v2 from an installed package with every uniform recipe, and verify it.

@@ -8,7 +8,7 @@ from ninfer_jax.cli.options import FILE, block_option
 from ninfer_jax.convert import DEFAULT_BLOCK_BYTES, diff_artifacts
 
 
-@click.command("diff")
+@click.command("diff", short_help="Compare the artifacts FIRST and SECOND.")
 @click.argument("first", type=FILE)
 @click.argument("second", type=FILE)
 @block_option

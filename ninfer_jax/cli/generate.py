@@ -12,7 +12,7 @@ from ninfer_jax.models import TextModel, write_checkpoint
 _CHAT = "<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
 
 
-@click.command("generate")
+@click.command("generate", short_help="Continue a text with the Llama model in the artifact FILE.")
 @click.argument("file", type=FILE)
 @click.option("--prompt", required=True, help="Text to continue.")
 @click.option("--chat", is_flag=True, help="Wrap the prompt as one user turn of a ChatML model.")
@@ -44,7 +44,7 @@ def generate_command(
     click.echo(f"{tokens} tokens in {seconds:.1f} s, compilation included", err=True)
 
 
-@click.command("from-gguf")
+@click.command("from-gguf", short_help="Write the Llama model in GGUF as a checkpoint FOLDER.")
 @click.argument("gguf", type=FILE)
 @click.argument("folder", type=FILE)
 @force_option

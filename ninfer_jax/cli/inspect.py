@@ -14,7 +14,7 @@ from ninfer_jax.container import Artifact, TensorObject, open_artifact
 from ninfer_jax.convert import totals_by_format
 
 
-@click.command("inspect")
+@click.command("inspect", short_help="Show identity, totals and objects of the artifact FILE.")
 @click.argument("file", type=FILE)
 @click.option("--objects", is_flag=True, help="List every object.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

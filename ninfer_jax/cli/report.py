@@ -8,7 +8,7 @@ from ninfer_jax.cli.options import FILE, force_option
 from ninfer_jax.convert import write_html
 
 
-@click.command("report")
+@click.command("report", short_help="Draw the JSON report FILE of a conversion as one page.")
 @click.argument("file", type=FILE)
 @click.option("--html", "out", type=FILE, required=True, help="The page to write.")
 @force_option

@@ -11,7 +11,7 @@ import click
 from ninfer_jax.cli.tables import print_table
 
 
-@click.command("support")
+@click.command("support", short_help="Print which implementation multiplies what, and where.")
 @click.option(
     "--gpu", metavar="NAME", help="For a GPU that need not be here: h100, h200, b200, a100, rtx4090, rtx5090."
 )

@@ -18,7 +18,7 @@ from ninfer_jax.cli.sizes import human
 from ninfer_jax.convert import DEFAULT_BLOCK_BYTES, Settings, verify_against, verify_artifact
 
 
-@click.command("verify")
+@click.command("verify", short_help="Verify the artifact FILE, alone or against its source.")
 @click.argument("file", type=FILE)
 @click.option("--source", type=FILE, help="Also compare every tensor with this checkpoint, bit for bit.")
 @recipe_option(required=False)
