@@ -87,7 +87,7 @@ def device_clock(iterations: int = 7) -> Clock:
     clock = CuptiClock(iterations)
     try:
         clock(jax.jit(lambda x: x + 1), (jnp.ones(1 << 20),), 1)
-    except (ImportError, RuntimeError) as error:
+    except (ImportError, AttributeError, RuntimeError) as error:
         print(f"timing by the wall, because CUPTI does not work: {error}", flush=True)
         return WallClock(max(2, iterations))
     return clock
@@ -121,6 +121,26 @@ def seconds_of(clock: Clock, function: Callable, x: Any, weight: Any, copies: in
       copies: how many copies to make.
     """
     return clock(rotation(function), (copies_of(x, weight, copies),), copies)
+
+
+def seconds_between_sweeps(
+    clock: Clock, function: Callable, table: Any, inputs: Sequence[Any], sweep_bytes: int
+) -> float:
+    """Median seconds of function(table, one) for each of the inputs, which are few bytes of a table too large to copy.
+
+    A run ends with a pass over so many other bytes, so that the next finds nothing of the table in a cache; the time of
+    that pass alone is taken off.
+
+    Raises:
+      RuntimeError: the pass alone took as long, so that nothing is known of the calls.
+    """
+    one, pad = jax.jit(function), jnp.zeros(sweep_bytes // 4, jnp.uint32)
+    program = jax.jit(lambda table, inputs, pad: ([one(table, each) for each in inputs], pad + 1))
+    together = clock(program, (table, inputs, pad), 1)
+    alone = clock(jax.jit(lambda pad: pad + 1), (pad,), 1) if sweep_bytes else 0.0
+    if together <= alone:
+        raise RuntimeError(f"{len(inputs)} calls and a sweep took {together * 1e6:.1f} us, the sweep alone no less")
+    return (together - alone) / len(inputs)
 
 
 def poison(nbytes: int) -> None:
