@@ -129,7 +129,7 @@ def dense_seconds(session: Session, m: int, n: int, k: int) -> float:
 
 def run(
     session: Session, cases: Sequence[WeightCase], tokens: Sequence[int], machine: dict[str, float], seconds: float,
-    report: Callable[[Outcome], None],
+    report: Callable[[Outcome], None], start: float | None = None,
 ) -> Outcome:  # fmt: skip
     """Check the cases, then time those that are right, as far as there is time.
 
@@ -140,8 +140,9 @@ def run(
       machine: what the machine itself does.
       seconds: how long to go on; checks take a part of it at most.
       report: called with what there is, after the checks and after every case timed.
+      start: when the seconds began, of `time.monotonic`; None for now.
     """
-    start, outcome = time.monotonic(), Outcome()
+    start, outcome = time.monotonic() if start is None else start, Outcome()
     weights = {case: random_planes(case.kind, case.n, case.k) for case in cases}
     checked: list[Checked] = []
     for m, case in itertools.product(tokens, cases):
@@ -212,8 +213,11 @@ def records_of(result: Result) -> Iterator[Record]:
         )
 
 
-def measure_machine(clock: gpu_timing.Clock, tiny: bool) -> dict[str, float]:
-    """Copy bandwidth and bfloat16 matrix rate of this machine, now."""
+def machine_of(session: Session, before: Results | None) -> dict[str, float]:
+    """Copy bandwidth and bfloat16 matrix rate of this machine: those of the results there are, else measured now."""
+    if before is not None and before.environment.get("device") == environment()["device"]:
+        return dict(before.machine)
+    clock, tiny = session.clock, session.interpret is not False
     return {
         "copy_bytes_per_second": gpu_timing.copy_bandwidth(clock, 1 << (16 if tiny else 29)),
         "matrix_flops": gpu_timing.matrix_rate(clock, 64 if tiny else 8192),
@@ -230,13 +234,14 @@ def results_of(session: Session, outcome: Outcome, machine: dict[str, float]) ->
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the benchmark."""
+    start = time.monotonic()
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kinds", default=",".join(WEIGHT_KINDS), help="weight kinds, comma separated")
     parser.add_argument("--tokens", help="numbers of tokens, comma separated")
     parser.add_argument("--all", action="store_true", help="every registered weight and number of tokens")
     parser.add_argument("--json", type=pathlib.Path, help="where to write the results")
     parser.add_argument("--append", action="store_true", help="to what the results file has already")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long, preparations included")
     parser.add_argument("--interpret", action="store_true", help="dry run on the CPU with tiny weights")
     options = parser.parse_args(arguments)
     session = open_session(options.interpret)
@@ -244,15 +249,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     cases = TINY_CASES if options.interpret else [c for c in WEIGHT_CASES if options.all or c.name in QUICK_NAMES]
     tokens = TINY_TOKENS if options.interpret else TOKENS if options.all else QUICK_TOKENS
     tokens = tuple(int(m) for m in options.tokens.split(",")) if options.tokens else tokens
-    before = read_results(options.json) if options.append and options.json.exists() else None
-    machine = measure_machine(session.clock, options.interpret)
+    before = None
+    if options.append and options.json is not None and options.json.exists():
+        before = read_results(options.json)
+    machine = machine_of(session, before)
 
     def report(outcome: Outcome) -> None:
         if options.json is not None:
             now = results_of(session, outcome, machine)
             write_results(options.json, now if before is None else merged(before, now))
 
-    outcome = run(session, [c for c in cases if c.kind in kinds], tokens, machine, options.seconds, report)
+    outcome = run(session, [c for c in cases if c.kind in kinds], tokens, machine, options.seconds, report, start)
     report(outcome)
     if outcome.left:
         print(f"not timed for want of time: {', '.join(outcome.left)}")

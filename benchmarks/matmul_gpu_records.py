@@ -18,7 +18,7 @@ def run(settings: Settings) -> Iterator[Record]:
     session = open_session(interpret=False)
     cases = [case for case in WEIGHT_CASES if not settings.quick or case.name in bench.QUICK_NAMES]
     tokens = bench.QUICK_TOKENS if settings.quick else TOKENS
-    machine = bench.measure_machine(session.clock, tiny=False)
+    machine = bench.machine_of(session, None)
     outcome = bench.run(session, cases, tokens, machine, float("inf"), report=lambda outcome: None)
     settings.refusals.update(outcome.failed)
     for result in outcome.results:

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from benchmarks import bench_matmul_gpu as bench, gpu_checks, gpu_timing
-from benchmarks.records import read_results
+from benchmarks.records import Results, read_results
 from pallas_kernels import H100
 
 RESULT = bench.Result(
@@ -46,7 +46,7 @@ def test_the_file_of_a_run_reads_back_and_takes_another(monkeypatch, tmp_path):
     )
     session = gpu_checks.Session(gpu_timing.WallClock(), H100, True)
     monkeypatch.setattr(bench, "open_session", lambda interpret: session)
-    monkeypatch.setattr(bench, "measure_machine", lambda clock, tiny: machine)
+    monkeypatch.setattr(bench, "machine_of", lambda session, before: machine)
     monkeypatch.setattr(bench, "run", lambda *arguments: next(runs))
     options = ["--interpret", "--append", "--json", str(tmp_path / "gpu.json")]
     bench.main(options)
@@ -59,3 +59,15 @@ def test_the_file_of_a_run_reads_back_and_takes_another(monkeypatch, tmp_path):
     assert results.refusals == {"tiny m=17": "not timed for want of time", "other m=17": "it is a race"}
     assert [record.case.split()[0] for record in results.records] == ["tiny"] * 3 + ["other"] * 3
     assert results.share_of_floor(results.records[0]) == pytest.approx(0.5)
+
+
+def test_the_machine_is_measured_once_in_a_file(monkeypatch):
+    machine = {"copy_bytes_per_second": 4e9, "matrix_flops": 1e12}
+    session = gpu_checks.Session(gpu_timing.WallClock(), H100, True)
+    monkeypatch.setattr(gpu_timing, "copy_bandwidth", lambda clock, nbytes: 1.0)
+    monkeypatch.setattr(gpu_timing, "matrix_rate", lambda clock, size: 2.0)
+    here = Results(bench.environment(), machine, ())
+    assert bench.machine_of(session, here) == machine
+    measured = {"copy_bytes_per_second": 1.0, "matrix_flops": 2.0}
+    assert bench.machine_of(session, None) == measured
+    assert bench.machine_of(session, dataclasses.replace(here, environment={"device": "another"})) == measured

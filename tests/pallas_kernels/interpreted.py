@@ -33,7 +33,11 @@ def run(
     """The result of a kernel's `run`, and the plain product of the reference, without what is fused."""
     planes, weight = random_weight(kind, n, k)
     x = random_x(m, k)
-    y = kernel.run(jnp.asarray(x), planes, config, Call(kind, n, k, out_dtype, hardware, interpret=interpret, **fused))
+    call = lambda x, planes: kernel.run(
+        x, planes, config, Call(kind, n, k, out_dtype, hardware, interpret=interpret, **fused)
+    )
+    # On a GPU as one program: compiling each operation around the kernel by itself takes longer than the kernel.
+    y = (jax.jit(call) if interpret is False else call)(jnp.asarray(x), planes)
     return np.asarray(y), x.astype(np.float64) @ weight.T
 
 

@@ -67,9 +67,9 @@ def test_kernel_on_the_gpu_matches_the_oracle(case):
 
 
 @pytest.mark.parametrize("kind", WEIGHT_KINDS)
-def test_every_number_of_tokens_on_the_gpu(kind):
+def test_tokens_around_the_seam_on_the_gpu(kind):
     hardware = needs_gpu((9, 0), visible_hardware())
-    for m in range(1, decode_sm90.MAX_M + 1):
+    for m in (8, 9):
         config = PLANNER.heuristic_config(Product(kind, m, 1280, 2560, hardware))
         y, reference = run(kind, m, 1280, 2560, hardware.sms, config, interpret=False)
         assert relative_l2(y, reference) <= 1e-5

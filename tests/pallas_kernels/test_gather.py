@@ -14,7 +14,7 @@ import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 
 from pallas_kernels import H100, KernelConfigError, PlaneShapeError, UnsupportedKernelError
-from pallas_kernels.hardware import A100
+from pallas_kernels.hardware import A100, visible_hardware
 from pallas_kernels.mosaic_gpu import _float_words, _row_values, gather, gather_unsupported_reason, take_rows
 from pallas_kernels.mosaic_gpu._words import JnpWords, PtxWords
 from pallas_kernels.tiling import WEIGHT_KINDS, GatherConfig, weight_kind
@@ -53,6 +53,17 @@ def test_interpreted_kernel_gives_every_bit(kind, dtype, no_races):
     )
     assert rows.dtype == dtype
     np.testing.assert_array_equal(bits(np.asarray(rows)), bits(rounded(weight[IDS], dtype)))
+
+
+@pytest.mark.parametrize("kind", WEIGHT_KINDS)
+@pytest.mark.parametrize("tokens", [5, 3000])
+def test_kernel_on_the_gpu_gives_every_bit(kind, tokens):
+    if visible_hardware() is None:
+        pytest.skip("no GPU")
+    k, ids = SHAPES[kind], np.resize(IDS, tokens)  # many tokens share a block
+    planes, weight = random_weight(kind, N, k)
+    take = jax.jit(lambda planes, ids: take_rows(planes, ids, kind=kind, n=N, k=k, out_dtype=jnp.float32))
+    np.testing.assert_array_equal(bits(np.asarray(take(planes, ids))), bits(rounded(weight[ids], np.float32)))
 
 
 @pytest.mark.parametrize("kind", ["nvfp4", "fp8"])

@@ -8,7 +8,7 @@ if jax.__version_info__ < (0, 11, 2):
 
 import numpy as np
 
-from benchmarks import bench_matmul_gpu, gpu_checks, tune
+from benchmarks import bench_embedding_gpu, bench_matmul_gpu, gpu_checks, tune
 from benchmarks.packed_weights import decode_rows, random_planes
 from benchmarks.records import read_results
 from pallas_kernels import autotune, visible_hardware
@@ -56,6 +56,26 @@ def test_benchmark_names_and_does_not_time_what_is_wrong(spoil, monkeypatch, tmp
     assert (written.records, list(written.refusals)) == ((), ["tiny q4 m=17"])
 
 
+def test_gathers_are_checked_then_timed_and_appended(tmp_path, capsys):
+    results = tmp_path / "results.json"
+    bench_embedding_gpu.main(["--interpret", "--json", str(results)])
+    bench_embedding_gpu.main(["--interpret", "--json", str(results), "--append"])
+    written = read_results(results)
+    assert [record.implementation for record in written.records] == ["ninfer-jax", "mosaic_gpu", "xla-bf16"]
+    assert written.environment["interpreted"] is True
+    assert capsys.readouterr().out.count(" us ") == 6
+
+
+def test_a_wrong_gather_is_named_and_not_timed(monkeypatch, tmp_path):
+    take = bench_embedding_gpu.mosaic_gpu.take_rows
+    wrong = lambda *arguments, **named: take(*arguments, **named).at[1, 3].multiply(2)
+    monkeypatch.setattr(bench_embedding_gpu.mosaic_gpu, "take_rows", wrong)
+    results = tmp_path / "results.json"
+    with pytest.raises(SystemExit, match=r"mosaic_gpu, tiny head .* tokens=3: 1 of 3 rows checked differ"):
+        bench_embedding_gpu.main(["--interpret", "--json", str(results)])
+    assert [record.implementation for record in read_results(results).records] == ["ninfer-jax", "xla-bf16"]
+
+
 def test_tuner_writes_a_table_that_is_read_back(tmp_path):
     table = tmp_path / "interpreter.json"
     tune.main([*OPTIONS, "--candidates", "1", "--output", str(table)])
@@ -78,7 +98,7 @@ def test_tuner_leaves_out_a_configuration_that_fails(monkeypatch, tmp_path, caps
     assert "0 problems in" in out
 
 
-@pytest.mark.parametrize("main", [bench_matmul_gpu.main, tune.main])
+@pytest.mark.parametrize("main", [bench_embedding_gpu.main, bench_matmul_gpu.main, tune.main])
 def test_without_a_gpu_there_is_one_line(main):
     if visible_hardware() is not None:
         pytest.skip("there is a GPU")
