@@ -41,6 +41,10 @@ class SourceError(NinferError, ValueError):
     """A checkpoint cannot be read: missing, truncated or inconsistent files (checkpoint-sources)."""
 
 
+class SourceChangedError(SourceError):
+    """A file of a checkpoint changed between two reads, so that what was read of it does not belong together."""
+
+
 class RecipeError(NinferError, ValueError):
     """A recipe is malformed or does not fit its checkpoint."""
 

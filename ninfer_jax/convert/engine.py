@@ -19,22 +19,23 @@ from ninfer_jax.convert.distributed import current_group
 from ninfer_jax.convert.fingerprint import fingerprint
 from ninfer_jax.convert.group import Group
 from ninfer_jax.convert.hashing import SourceHasher
-from ninfer_jax.convert.journal import BlockRecord, find_journals
+from ninfer_jax.convert.journal import BlockRecord
 from ninfer_jax.convert.plan import ConversionPlan
 from ninfer_jax.convert.preflight import check_destination, preflight
-from ninfer_jax.convert.remains import kept_part
+from ninfer_jax.convert.remains import Remains
 from ninfer_jax.convert.report import ConversionReport, tensor_reports
-from ninfer_jax.convert.resume import partial_path
 from ninfer_jax.convert.settings import PathLike, Settings, planned
 from ninfer_jax.convert.totals import ErrorTotals
 from ninfer_jax.convert.workspace import Workspace, open_workspace
 from ninfer_jax.errors import (
+    ArtifactError,
     CastError,
     ConversionError,
     EncodeError,
     FormatError,
     InvalidWordsError,
     LostProcessError,
+    SourceChangedError,
     SourceError,
 )
 from ninfer_jax.recipes import Recipe
@@ -99,6 +100,7 @@ def execute(
     settings.announce(preflight(plan, plan.owned(group.index, group.count), destination, mesh))
     expected = fingerprint(plan.artifact, plan.resolution, files)
     group.barrier("all is checked", f"{expected} {plan.block_bytes} {settings.resume}")
+    remains = Remains(destination)
     hasher = _start_hashing(files, group, settings)
     workspace: Workspace | None = None
     try:
@@ -108,7 +110,7 @@ def execute(
         digests = hasher.digests() if hasher else {}
         records = run.finish()
     except BaseException as error:
-        explained = _explained(error, destination, group, begun=workspace is not None)
+        explained = _explained(error, remains, group, begun=workspace is not None)
         if workspace is not None:
             _stop(workspace, group, explained)
         raise explained from error
@@ -146,24 +148,27 @@ def _stop(workspace: Workspace, group: Group, error: BaseException) -> None:
         workspace.discard()
 
 
-def _explained(error: BaseException, destination: Path, group: Group, *, begun: bool) -> BaseException:
+def _explained(error: BaseException, remains: Remains, group: Group, *, begun: bool) -> BaseException:
     """The error to raise: one clear line that says what to do."""
     if isinstance(error, _HOPELESS):
         again = " with --force" if group.count > 1 else ""
         return type(error)(f"{error}; correct the source, or store the tensor otherwise, and start again{again}")
+    if isinstance(error, SourceChangedError):
+        advice = "restore it and continue with --resume, or start again with --force" if begun else "start again"
+        return type(error)(f"{error}; {advice}")
     if isinstance(error, KeyboardInterrupt):
         what, kind = "interrupted", ConversionError
-    elif isinstance(error, ConversionError | SourceError):
+    elif isinstance(error, ArtifactError | ConversionError | SourceError):
         what, kind = str(error), type(error)
     elif isinstance(error, OSError):
-        what, kind = error.strerror or str(error), ConversionError
+        file = f"{Path(error.filename).name}: " if error.filename else ""
+        what, kind = f"{file}{error.strerror or error}", ConversionError
     elif isinstance(error, MemoryError):
         what, kind = "out of memory; give a smaller --memory-budget", ConversionError
     else:
         return error
-    if not begun and not (isinstance(error, KeyboardInterrupt) and find_journals(partial_path(destination))):
-        return kind(what)
-    return kind(f"{what}; {kept_part(destination)}")
+    advice = remains.advice() if begun or isinstance(error, KeyboardInterrupt) else None
+    return kind(what if advice is None else f"{what}; {advice}")
 
 
 def _report(plan: ConversionPlan, destination: Path, records: list[BlockRecord]) -> ConversionReport:

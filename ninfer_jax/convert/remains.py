@@ -13,14 +13,6 @@ from ninfer_jax.convert.resume import partial_path
 from ninfer_jax.errors import ConversionError
 
 
-def kept_part(destination: Path) -> str:
-    """What to do about the partial file of a conversion that had begun."""
-    partial = partial_path(destination)
-    if not partial.exists():
-        return f"{destination.name} was published before that and is complete"
-    return f"the finished part is kept in {partial.name}; continue with --resume"
-
-
 class Remains:
     """What lies at a destination, remembered before a conversion and compared after it stopped.
 
@@ -53,11 +45,13 @@ class Remains:
 
     def advice(self) -> str | None:
         """What to do now; None where the conversion left nothing."""
-        mark = _mark(self._destination)
         partial = partial_path(self._destination)
-        begun = partial.exists() and bool(find_journals(partial))
-        published = mark is not None and mark != self._artifact
-        return kept_part(self._destination) if begun or published else None
+        if partial.exists() and find_journals(partial):
+            return f"the finished part is kept in {partial.name}; continue with --resume"
+        mark = _mark(self._destination)
+        if mark is None or mark == self._artifact:
+            return None
+        return f"{self._destination.name} was published before that and is complete"
 
     def _journal_marks(self) -> dict[Path, tuple[int, int, int] | None]:
         partial = partial_path(self._destination)

@@ -10,9 +10,10 @@ import numpy as np
 from ninfer_jax.codecs import cast_words, source_words
 from ninfer_jax.convert.failures import in_tensor
 from ninfer_jax.convert.totals import ErrorTotals
-from ninfer_jax.errors import CastError, ConversionError
+from ninfer_jax.errors import CastError, ConversionError, SourceChangedError
 from ninfer_jax.formats import DirectFormat, get_format
 from ninfer_jax.recipes import ResourceSpec, TensorSpec
+from ninfer_jax.sources import PositionedFile
 
 
 class DirectCopy:
@@ -74,14 +75,13 @@ class ResourceCopy:
         """Bytes [start, stop) of the file."""
         if self.spec.path is None:
             raise ConversionError(f"resource {self.spec.name!r}: the recipe was resolved without its checkpoint")
-        with open(self.spec.path, "rb") as file:
-            file.seek(start)
-            data = file.read(stop - start)
-        if len(data) != stop - start:
-            raise ConversionError(
-                f"resource {self.spec.name!r}: {self.spec.file} shrank while it was read; start again"
-            )
-        return np.frombuffer(data, np.uint8)
+        file = PositionedFile(self.spec.path)
+        try:
+            if file.nbytes != self.spec.nbytes:
+                raise SourceChangedError(f"{self.spec.file} has {file.nbytes} bytes now, and had {self.spec.nbytes}")
+            return file.read(start, stop - start)
+        finally:
+            file.close()
 
     def launch(self, data: np.ndarray) -> np.ndarray:
         """Nothing to compute."""

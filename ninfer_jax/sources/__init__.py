@@ -18,9 +18,11 @@ from ninfer_jax.sources.dtypes import (
 from ninfer_jax.sources.gguf_header import check_gguf_header as check_gguf_header
 from ninfer_jax.sources.json_file import read_json_object as read_json_object
 from ninfer_jax.sources.tensor import (
+    PositionedFile as PositionedFile,
     SourceFile as SourceFile,
     SourceRef as SourceRef,
     SourceTensor as SourceTensor,
+    StoredTensor as StoredTensor,
     row_count as row_count,
     widen_to_f32 as widen_to_f32,
 )

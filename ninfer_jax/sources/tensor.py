@@ -8,6 +8,7 @@ by side. Leaves out file headers (`safetensors_file`, `gguf_file`) and quantized
 
 import math
 import os
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -15,7 +16,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float, Float32
 
-from ninfer_jax.errors import SourceError
+from ninfer_jax.errors import SourceChangedError, SourceError
 from ninfer_jax.sources.dtypes import ELEMENT_TYPES
 
 MAX_READ_BYTES = 1 << 30
@@ -92,35 +93,52 @@ def check_row_range(what: str, rows: int, start: int, stop: int) -> None:
 
 
 class PositionedFile:
-    """A file opened for positioned reads, shared by its tensors and by threads; `close` ends it."""
+    """A file opened for positioned reads, shared by its tensors and by threads; `close` ends it.
+
+    What is read belongs together: a file that is written to after it was opened is an error at the next read. One that
+    is replaced or removed by name is read on as it was.
+    """
 
     def __init__(self, path: Path):
         self.name = path.name
         self.path = path
         try:
-            self._descriptor: int | None = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-            self.nbytes = os.fstat(self._descriptor).st_size
+            # Without O_NONBLOCK, opening a pipe waits for a writer.
+            self._descriptor: int | None = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             raise SourceError(f"cannot open {path.name}: {error.strerror or error}") from None
+        status = os.fstat(self._descriptor)
+        self.nbytes = status.st_size
+        self._state = status.st_size, status.st_mtime_ns
+        if not stat.S_ISREG(status.st_mode):
+            self.close()
+            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a device or a pipe"
+            raise SourceError(f"{path.name} is {kind}; a regular file is needed")
 
     def read(self, offset: int, nbytes: int) -> np.ndarray:
         """Return bytes [offset, offset + nbytes) as a new uint8 array.
 
         Raises:
+            SourceChangedError: the file was written to since it was opened.
             SourceError: the file is closed, ends early or cannot be read.
         """
         if self._descriptor is None:
             raise SourceError(f"{self.name} was read after its checkpoint was closed; read inside the `with` block")
         buffer = np.empty(nbytes, np.uint8)
         view, done = buffer.data, 0
-        while done < nbytes:
-            try:
+        try:
+            while done < nbytes:
                 count = os.preadv(self._descriptor, [view[done : done + MAX_READ_BYTES]], offset + done)
-            except OSError as error:
-                raise SourceError(f"cannot read {self.name} at byte {offset + done}: {error.strerror}") from None
-            if count == 0:
-                raise SourceError(f"{self.name} ends at byte {offset + done}; {nbytes - done} more bytes were expected")
-            done += count
+                if count == 0:
+                    break
+                done += count
+            status = os.fstat(self._descriptor)
+        except OSError as error:
+            raise SourceError(f"cannot read {self.name} at byte {offset + done}: {error.strerror}") from None
+        if (status.st_size, status.st_mtime_ns) != self._state:
+            raise SourceChangedError(f"{self.name} was written to while it was read")
+        if done < nbytes:
+            raise SourceError(f"{self.name} ends at byte {offset + done}; {nbytes - done} more bytes were expected")
         return buffer
 
     def close(self) -> None:

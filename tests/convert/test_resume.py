@@ -14,7 +14,7 @@ import pytest
 from ninfer_jax.convert import Settings, convert
 from ninfer_jax.convert.resume import partial_path
 from ninfer_jax.convert.workspace import Workspace
-from ninfer_jax.errors import ConversionError, NinferError, SourceError
+from ninfer_jax.errors import ConversionError, NinferError, SourceChangedError, SourceError
 from tests.checkpoints.files import Random, write_checkpoint
 from tests.cli.commands import ROOT, environment
 from tests.convert.samples import SMALL_BLOCK, sha256
@@ -149,6 +149,64 @@ def test_a_read_error_keeps_the_partial_file(folder: Path, expected: str, monkey
     with pytest.raises(SourceError, match=r"Input/output error.*--resume"):
         run(folder)
     assert sha256(run(folder, resume=True)) == expected
+
+
+def last_shard(folder: Path) -> Path:
+    return max((folder / "checkpoint").glob("*.safetensors"))
+
+
+@pytest.mark.parametrize("hashed", [True, False])
+def test_a_source_that_is_written_to_stops_the_conversion(folder: Path, expected: str, hashed: bool):
+    path = last_shard(folder)
+    whole, status = path.read_bytes(), path.stat()
+
+    def overwrite(blocks: int) -> None:
+        if blocks == 20:
+            path.write_bytes(whole[:-8] + bytes(8))
+
+    with pytest.raises(
+        SourceChangedError, match=rf"^{path.name} was written to.*; restore it and continue with --resume"
+    ):
+        run(folder, stop=overwrite, hash_sources=hashed)
+    assert not (folder / "out.ninfer").exists()
+    with pytest.raises(ConversionError, match="cannot resume: a source file"):
+        run(folder, resume=True)
+    path.write_bytes(whole)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert sha256(run(folder, resume=True)) == expected
+
+
+def test_a_source_that_is_replaced_or_removed_by_name_is_read_on_as_it_was(folder: Path, expected: str):
+    path = last_shard(folder)
+    digest = sha256(path)
+    out = folder / "out.ninfer"
+
+    def remove(*_: object) -> None:
+        path.unlink(missing_ok=True)
+
+    settings = Settings(SMALL_BLOCK, progress=remove)
+    report = convert(folder / "checkpoint", out, folder / "recipe.toml", settings)
+    assert report.sources[-1]["sha256"] == digest
+    assert sha256(out) == expected
+
+
+@pytest.mark.parametrize("name", ["out.ninfer.partial", "out.ninfer"])
+def test_other_hands_in_the_folder_are_not_taken_for_success(folder: Path, name: str):
+    def meddle(blocks: int) -> None:
+        if blocks == 100:
+            (folder / name).unlink(missing_ok=True)
+            if name == "out.ninfer":
+                (folder / name).write_bytes(b"precious")
+
+    with pytest.raises(NinferError) as caught:
+        run(folder, stop=meddle)
+    assert "complete" not in str(caught.value)
+    if name == "out.ninfer":
+        assert "continue with --resume" in str(caught.value)
+        assert (folder / name).read_bytes() == b"precious"
+    else:
+        assert "--resume" not in str(caught.value)
+        assert not (folder / "out.ninfer").exists()
 
 
 @pytest.mark.parametrize("changed", ["recipe", "source", "time"])

@@ -1,15 +1,16 @@
 """Safetensors files: every element type bit for bit, and headers that lie."""
 
 import json
+import os
 
 import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from ninfer_jax.errors import NinferError, SourceError
+from ninfer_jax.errors import NinferError, SourceChangedError, SourceError
 from ninfer_jax.sources import open_checkpoint
-from tests.checkpoints import DTYPES, header_bytes, write_safetensors
+from tests.checkpoints import DTYPES, header_bytes, write_checkpoint, write_safetensors
 
 
 def random_bits(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -144,8 +145,37 @@ def test_truncated_file_and_shrinking_file(tmp_path):
     path.write_bytes(whole)
     with open_checkpoint(path) as checkpoint:
         path.write_bytes(whole[:-100])
-        with pytest.raises(SourceError, match=r"ends at byte"):
+        with pytest.raises(SourceChangedError, match=r"x\.safetensors was written to while it was read"):
             checkpoint["a"].read(0, 8)
+
+
+def test_a_file_that_is_written_to_is_refused_and_one_that_is_replaced_is_read_on(tmp_path):
+    values = np.arange(64, dtype=np.float32).reshape(8, 8)
+    path = write_safetensors(tmp_path / "x.safetensors", {"a": values})
+    with open_checkpoint(path) as checkpoint:
+        assert (checkpoint["a"].read(0, 4) == values[:4]).all()
+        os.replace(write_safetensors(tmp_path / "y.safetensors", {"a": -values}), path)
+        assert (checkpoint["a"].read(4, 8) == values[4:]).all()
+    with open_checkpoint(path) as checkpoint:
+        with path.open("r+b") as file:
+            file.seek(-4, os.SEEK_END)
+            file.write(bytes(4))
+        status = path.stat()  # the clock of a file system may not have moved since the file was made
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+        with pytest.raises(SourceChangedError, match="was written to"):
+            checkpoint["a"].read(0, 1)
+
+
+def test_only_regular_files_are_opened(tmp_path):
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    with pytest.raises(SourceError, match=r"pipe\.safetensors is a device or a pipe; a regular file is needed"):
+        open_checkpoint(tmp_path / "pipe.safetensors")
+    write_checkpoint(tmp_path / "model", {"a": np.ones(4, np.float32), "b": np.ones(4, np.float32)}, shards=2)
+    shard = next((tmp_path / "model").glob("*1-of-*.safetensors"))
+    shard.unlink()
+    shard.mkdir()
+    with pytest.raises(SourceError, match=r"1-of-.* is a folder; a regular file is needed"):
+        open_checkpoint(tmp_path / "model")
 
 
 def test_reads_outside_the_tensor_and_after_close(tmp_path):
