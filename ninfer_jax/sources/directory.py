@@ -4,6 +4,7 @@ Every inconsistency between the index and its shards is an error here, before an
 headers (`safetensors_file`) and dialects. Specification: checkpoint-sources.
 """
 
+import re
 from pathlib import Path
 
 from ninfer_jax.errors import SourceError
@@ -13,6 +14,7 @@ from ninfer_jax.sources.tensor import PositionedFile, StoredTensor
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+_NUMBERED = re.compile(r"(.*)-\d+-of-(\d+)\.safetensors")
 
 
 def is_plain_filename(name: str) -> bool:
@@ -33,10 +35,10 @@ def weight_map(folder: Path) -> dict[str, str] | None:
     """Tensor name to shard name, in index order; None where the folder has one weight file only.
 
     Raises:
-        SourceError: the index is malformed or names a file outside the folder.
+        SourceError: the index is malformed, names a file outside the folder, or leaves out one that belongs to it.
     """
-    index = folder / INDEX_FILE
-    if (folder / SINGLE_FILE).is_file() or not index.is_file():
+    index, single = folder / INDEX_FILE, (folder / SINGLE_FILE).is_file()
+    if not index.is_file():
         return None
     mapping = read_json_object(index).get("weight_map")
     if not isinstance(mapping, dict) or not mapping:
@@ -44,7 +46,26 @@ def weight_map(folder: Path) -> dict[str, str] | None:
     for tensor, file in mapping.items():
         if not isinstance(file, str) or not is_plain_filename(file):
             raise SourceError(f"{INDEX_FILE} puts tensor {tensor!r} into {file!r}; a plain file name is needed")
+    files = set(mapping.values())
+    if single and SINGLE_FILE not in files:
+        raise SourceError(
+            f"{folder.name} holds both {SINGLE_FILE} and the {len(files)} shards of {INDEX_FILE}; move one away, or name "
+            f"{SINGLE_FILE} itself"
+        )
+    _check_siblings(folder, files)
     return mapping
+
+
+def _check_siblings(folder: Path, files: set[str]) -> None:
+    """Refuse an index that leaves out a shard of the series whose others it names: half a model would be missing."""
+    series = {match.groups() for file in files if (match := _NUMBERED.fullmatch(file))}
+    for path in sorted(folder.iterdir()):
+        match = _NUMBERED.fullmatch(path.name)
+        if match and match.groups() in series and path.name not in files:
+            raise SourceError(
+                f"{INDEX_FILE} names no tensor of {path.name}, but other shards of its series; complete the index, or "
+                "move that file away"
+            )
 
 
 def single_weight_file(folder: Path) -> Path:

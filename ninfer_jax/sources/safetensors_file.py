@@ -17,6 +17,7 @@ MAX_HEADER_BYTES = 100_000_000
 
 _MEMBERS = {"dtype", "shape", "data_offsets"}
 _MAX_BITS = 2**63
+_LFS_POINTER = b"version https://git-lfs"
 
 
 def read_tensors(handle: PositionedFile) -> dict[str, StoredTensor]:
@@ -28,7 +29,10 @@ def read_tensors(handle: PositionedFile) -> dict[str, StoredTensor]:
     name = handle.name
     if handle.nbytes < 8:
         raise SourceError(f"{name} has {handle.nbytes} bytes; a safetensors file starts with an 8-byte header length")
-    length = int.from_bytes(handle.read(0, 8).tobytes(), "little")
+    start = handle.read(0, min(handle.nbytes, len(_LFS_POINTER))).tobytes()
+    if start == _LFS_POINTER:
+        raise SourceError(f"{name} is a Git LFS pointer and not the weights; fetch them with git lfs pull")
+    length = int.from_bytes(start[:8], "little")
     if length > MAX_HEADER_BYTES or length > handle.nbytes - 8:
         raise SourceError(
             f"{name} declares a header of {length} bytes, but the file has {handle.nbytes} bytes and a header at most "

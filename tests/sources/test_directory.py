@@ -72,6 +72,28 @@ def test_inconsistent_index(tmp_path, change, message):
         open_checkpoint(tmp_path)
 
 
+def test_an_index_that_leaves_out_a_shard_beside_it(tmp_path):
+    write_checkpoint(tmp_path, TENSORS, shards=3)
+    edit_index(tmp_path, lambda m: [m.pop(name) for name in [n for n in m if m[n] == shard(2)]])
+    with pytest.raises(SourceError, match=rf"names no tensor of {shard(2)}.*complete the index"):
+        open_checkpoint(tmp_path)
+    (tmp_path / shard(2)).unlink()
+    write_safetensors(tmp_path / "consolidated.safetensors", TENSORS)  # another copy, as some publishers add
+    assert len(read_all(tmp_path)) == 4
+
+
+def test_a_single_file_beside_an_index_of_others_is_ambiguous(tmp_path):
+    write_checkpoint(tmp_path, TENSORS, shards=3)
+    write_safetensors(tmp_path / "model.safetensors", {"only": TENSORS["t0"]})
+    with pytest.raises(SourceError, match=r"both model\.safetensors and the 3 shards of"):
+        open_checkpoint(tmp_path)
+    assert list(read_all(tmp_path / "model.safetensors")) == ["only"]
+    edit_index(tmp_path, lambda m: (m.clear(), m.update(only="model.safetensors")))
+    for number in (1, 2, 3):
+        (tmp_path / shard(number)).unlink()
+    assert list(read_all(tmp_path)) == ["only"]
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"weight_map": 3}', "{" * 100_000, '{"weight_map": {"a": "b", "a": "c"}}'])
 def test_malformed_index(tmp_path, text):
     (tmp_path / INDEX).write_text(text)

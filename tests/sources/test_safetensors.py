@@ -125,6 +125,7 @@ RAW = {
     "a list": (framed(b"[]"), "an object is needed"),
     "deeply nested": (framed(b"[" * 200_000), "nested too deeply"),
     "a number with 9000 digits": (framed(b'{"a": ' + b"9" * 9000 + b"}"), "not valid JSON"),
+    "a Git LFS pointer": (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n", "git lfs pull"),
     "a tensor twice": (framed(b'{"a": ' + EMPTY + b', "a": ' + EMPTY + b"}"), "'a' appears twice"),
 }
 
