@@ -7,14 +7,14 @@ words belong to their rows and columns, and are refused. Leaves out row selectio
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from ninfer_jax.errors import RecipeError
 from ninfer_jax.recipes.objects import RowSource, WordSource
 from ninfer_jax.recipes.rows import describe
-from ninfer_jax.sources import SourceRef, row_count, widen_to_f32
+from ninfer_jax.sources import SourceRef, StoredTensor, row_count, widen_to_f32
 
 TRANSPOSE_BLOCK_BYTES = 8 * 2**20
 """Bytes of the input that one step of a transpose holds."""
@@ -39,6 +39,11 @@ class _Transformed:
     def reason(self) -> str | None:
         """Why quantized words behind it are not stored word for word; None where there are none."""
         return getattr(self.rows, "reason", None)
+
+    @property
+    def decodable(self) -> bool:
+        """False where nothing decodes the quantized words behind it."""
+        return getattr(self.rows, "decodable", True)
 
 
 @dataclass(frozen=True)
@@ -83,8 +88,12 @@ class Transposed(_Transformed):
         if axis == 0:
             return self.rows.read(start, stop).transpose(self.axes)
         cut = (slice(None),) * axis + (slice(start, stop),)
-        blocks = [self.rows.read(first, last)[cut].transpose(self.axes) for first, last in self._steps()]
-        return np.concatenate(blocks, axis=self.axes.index(0))
+        before = (slice(None),) * self.axes.index(0)
+        # Copied step by step: a view of what was read would keep the whole tensor in memory.
+        out = np.empty((stop - start, *self.shape[1:]), self.rows.read(0, 0).dtype)
+        for first, last in self._steps():
+            out[(*before, slice(first, last))] = self.rows.read(first, last)[cut].transpose(self.axes)
+        return out
 
     def _steps(self) -> list[tuple[int, int]]:
         """Row ranges of the input, none larger than `TRANSPOSE_BLOCK_BYTES` unless one row is."""
@@ -167,7 +176,10 @@ def reshape(rows: RowSource, shape: Sequence[int]) -> RowSource:
     _refuse_words(rows, "reshape")
     if any(extent < 1 for extent in shape) or math.prod(shape) != math.prod(rows.shape):
         raise RecipeError(f"cannot reshape {describe(rows)} to {list(shape)}: the number of elements differs")
-    return rows if shape == rows.shape else Reshaped(rows, shape)
+    if shape == rows.shape:
+        return rows
+    # Elements in one file are read by the new rows at once; a long first row, such as [1, n, k], is never read whole.
+    return replace(rows, shape=shape) if isinstance(rows, StoredTensor) else Reshaped(rows, shape)
 
 
 def squeeze(rows: RowSource, axis: int) -> RowSource:

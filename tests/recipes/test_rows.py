@@ -1,5 +1,7 @@
 """Row selections and element transforms equal NumPy's, block by block, without reading whole tensors."""
 
+import tracemalloc
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -19,6 +21,8 @@ from ninfer_jax.recipes import (
     transpose,
     widen,
 )
+from ninfer_jax.sources import PositionedFile, open_checkpoint
+from tests.checkpoints import write_checkpoint
 
 
 class ArrayRows:
@@ -106,6 +110,44 @@ def test_transpose_reads_in_bounded_steps(monkeypatch):
     rows = rows_of((100, 5))
     assert_rows(transpose(rows, (1, 0)), rows.array.T, 2)
     assert rows.largest == 16
+
+
+def test_a_transpose_never_holds_its_input(monkeypatch):
+    monkeypatch.setattr("ninfer_jax.recipes.elements.TRANSPOSE_BLOCK_BYTES", 1 << 16)
+    array = np.random.default_rng(0).standard_normal((2048, 512)).astype(np.float32)
+
+    class Copies(ArrayRows):
+        def read(self, start: int, stop: int) -> np.ndarray:
+            return super().read(start, stop).copy()
+
+    rows = transpose(Copies(array, "F32"), (1, 0))
+    tracemalloc.start()
+    try:
+        block = rows.read(100, 104)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(block, array.T[100:104])
+    assert peak < array.nbytes // 8
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int8])
+def test_a_stored_tensor_is_read_by_its_new_rows(tmp_path, monkeypatch, dtype):
+    array = np.arange(24 * 10).reshape(1, 24, 10).astype(dtype)
+    write_checkpoint(tmp_path, {"before": np.zeros(3, np.int8), "a": array})
+    asked, whole = [], PositionedFile.read
+    monkeypatch.setattr(PositionedFile, "read", lambda self, at, n: asked.append(n) or whole(self, at, n))
+    with open_checkpoint(tmp_path) as checkpoint:
+        for rows, expected in (
+            (squeeze(checkpoint["a"], 0), array[0]),
+            (reshape(checkpoint["a"], (8, 5, 6)), array.reshape(8, 5, 6)),
+            (reshape(squeeze(checkpoint["a"], 0), (240,)), array.reshape(240)),
+        ):
+            assert_rows(rows, expected, 1)
+            asked.clear()
+            rows.read(2, 4)
+            assert asked == [expected[2:4].nbytes]
+            assert repr(rows) != repr(checkpoint["a"])
 
 
 def test_the_convolution_of_the_qwen_recipe():
