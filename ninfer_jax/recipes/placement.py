@@ -59,6 +59,10 @@ def store(
         raise RecipeError(f"{name}: {error}, and the keywords {SOURCE!r} and {DIRECT!r}") from None
     planned = _direct(name, rows, spec, cast, encoder) if isinstance(spec, DirectFormat) else None
     planned = planned or _quantized(name, rows, spec, cast, encoder)
+    if not all(planned.shape):
+        raise RecipeError(
+            f"{name}: {describe(rows)} has no elements, and an artifact stores none; drop it by a [[rule]]"
+        )
     try:
         geometry(spec, planned.shape)
     except LayoutError as error:
@@ -80,7 +84,7 @@ def _own_format(name: str, rows: RowSource, *, widen: bool) -> tuple[str, Cast |
         return rows.format, None
     reason = getattr(rows, "reason", None)
     if reason:
-        raise RecipeError(f"{name}: {_where(rows)} does not map word for word: {reason}")
+        raise RecipeError(f"{name}: {_where(rows)} does not map word for word: {reason}; {_way_out(rows)}")
     if rows.dtype in _SAME_TYPE:
         return _SAME_TYPE[rows.dtype], None
     if widen and rows.dtype in _WIDENED:
@@ -88,7 +92,7 @@ def _own_format(name: str, rows: RowSource, *, widen: bool) -> tuple[str, Cast |
     if rows.dtype.startswith("F8_"):
         raise RecipeError(
             f"{name}: {describe(rows)}: float8 codes without their scales are no weight; open the checkpoint with the "
-            f"dialect that knows them ({', '.join(DIALECTS)}), or drop it"
+            f"dialect that knows them ({', '.join(DIALECTS[1:])}), or drop it"
         )
     hint = next((f'format = "{target}" with cast = "{modes[-1]}"' for target, modes in _casts_of(rows.dtype)), None)
     use = f"name {hint}, or drop it" if hint else "drop it"
@@ -99,6 +103,14 @@ def _casts_of(dtype: str) -> list[tuple[str, tuple[str, ...]]]:
     """Targets of a type and their casts, the exact and widest first."""
     order = ("I32", "FP32", "BF16") if dtype in INTEGER_TYPES else ("FP32", "BF16", "I32")
     return [(target, _CASTS[target][dtype]) for target in order if dtype in _CASTS[target]]
+
+
+def _way_out(rows: RowSource, spec: Format | None = None) -> str:
+    """What a recipe can do about words that do not map."""
+    if not getattr(rows, "decodable", True):
+        return "nothing here decodes it either; drop it, or convert a checkpoint that holds it as plain values"
+    profile = f" ({get_encoder(spec).name})" if spec is not None else " with its format"
+    return f"name an encoder{profile} to decode and encode it again, which the report records as lossy"
 
 
 def _where(rows: RowSource) -> str:
@@ -124,7 +136,13 @@ def _direct(name: str, rows: RowSource, spec: DirectFormat, cast: Cast | None, e
             f"{name}: no cast {cast!r} takes {describe(rows)} to {spec.name}; "
             + _cast_hint(rows.dtype, spec.name, decoded)
         )
+    _need_decoder(name, rows)
     return TensorSpec(name, rows.shape, spec.name, rows, cast=cast, lossy=decoded)
+
+
+def _need_decoder(name: str, rows: RowSource) -> None:
+    if not getattr(rows, "decodable", True):
+        raise RecipeError(f"{name}: {_where(rows)}: {getattr(rows, 'reason', None)}; {_way_out(rows)}")
 
 
 def _cast_hint(dtype: str, target: str, decoded: bool) -> str:
@@ -146,13 +164,13 @@ def _quantized(name: str, rows: RowSource, spec: Format, cast: Cast | None, enco
             reason = f"it holds {rows.format} words"
         if reason:
             raise RecipeError(
-                f"{name}: {_where(rows)} does not map word for word to {spec.name}: {reason}; name an encoder "
-                f"({get_encoder(spec).name}) to decode and encode it again, which the report records as lossy"
+                f"{name}: {_where(rows)} does not map word for word to {spec.name}: {reason}; {_way_out(rows, spec)}"
             )
     try:
         profile = get_encoder(spec, encoder)
     except (FormatError, UnsupportedError) as error:
         raise RecipeError(f"{name}: {error}") from None
+    _need_decoder(name, rows)
     lossy = isinstance(rows, WordSource) or bool(reason)
     if rows.dtype not in FLOAT_TYPES:
         raise RecipeError(f"{name}: {describe(rows)} cannot be quantized; an encoder takes {sorted(FLOAT_TYPES)}")

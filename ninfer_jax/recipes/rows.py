@@ -63,6 +63,11 @@ class RowSelection:
         """Why quantized words behind it are not stored word for word; None where there are none."""
         return next((reason for part in self.parts if (reason := getattr(part, "reason", None))), None)
 
+    @property
+    def decodable(self) -> bool:
+        """False where nothing decodes the quantized words behind some part."""
+        return all(getattr(part, "decodable", True) for part in self.parts)
+
     def ranges(self, start: int, stop: int) -> list[tuple[RowSource, int, int]]:
         """The (part, start, stop) that make up rows [start, stop), in order.
 

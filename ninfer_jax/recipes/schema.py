@@ -18,16 +18,21 @@ from ninfer_jax.recipes.tables import (
     SIZE,
     SIZES,
     STRING,
-    STRINGS,
     TABLE,
     TABLES,
     Kind,
     check_table,
     choice,
 )
+from ninfer_jax.sources import ELEMENT_TYPES
 
 RECIPROCAL = "reciprocal"
 Size = int | str
+
+_ELEMENTS = Kind(
+    f"one or a list of {', '.join(ELEMENT_TYPES)}",
+    lambda value: all(isinstance(name, str) and name in ELEMENT_TYPES for name in _listed(value)),
+)
 
 _STORE_KEYS = {
     "format": STRING,
@@ -38,7 +43,7 @@ _STORE_KEYS = {
 _RULE_KEYS = {
     "match": STRING,
     "rank": INTEGER,
-    "dtype": STRINGS,
+    "dtype": _ELEMENTS,
     "min_k": INTEGER,
     "fits": BOOLEAN,
     **_STORE_KEYS,
@@ -209,6 +214,11 @@ def parse_schema(table: Mapping[str, Any]) -> Schema:
     )
 
 
+def _listed(value: Any) -> list[Any]:
+    """A list as it is, anything else as a list of one."""
+    return value if isinstance(value, list) else [value]
+
+
 def _storage(where: str, table: Mapping[str, Any]) -> Storage:
     if "format" not in table:
         raise RecipeError(f"{where} lacks the key 'format'; a canonical name, 'source' or 'direct' is needed")
@@ -227,7 +237,7 @@ def _rule(where: str, table: Mapping[str, Any]) -> Rule:
     return Rule(
         match=table["match"],
         rank=table.get("rank"),
-        dtypes=None if dtypes is None else (dtypes,) if isinstance(dtypes, str) else tuple(dtypes),
+        dtypes=None if dtypes is None else tuple(_listed(dtypes)),
         min_k=table.get("min_k"),
         fits=table.get("fits", False),
         storage=None if drop else _storage(where, table),

@@ -35,10 +35,6 @@ BOOLEAN = Kind("true or false", lambda value: isinstance(value, bool))
 SIZE = Kind("an integer >= 0 or an expression in a string", _is_size)
 SIZES = Kind("a list of integers or expressions", lambda value: isinstance(value, list) and all(map(_is_size, value)))
 INTEGERS = Kind("a list of integers >= 0", lambda value: isinstance(value, list) and all(map(INTEGER.accepts, value)))
-STRINGS = Kind(
-    "a string or a list of strings",
-    lambda value: STRING.accepts(value) or (isinstance(value, list) and all(map(STRING.accepts, value))),
-)
 TABLE = Kind("a table", lambda value: isinstance(value, dict))
 TABLES = Kind("an array of tables", lambda value: isinstance(value, list) and all(isinstance(v, dict) for v in value))
 SCALAR = Kind("a string or an integer", lambda value: isinstance(value, str) or _is_int(value))

@@ -123,20 +123,23 @@ def _tensor(
     parts = (BlockBytes(name, (*shape[:-1], row_bytes), handle, offset),)
     if kind.name == "Q8_0" and len(shape) == 2:
         return BlockQ8Tensor(name, shape, parts)
-    reason = f"{kind.name} blocks are no registered format"
+    reason, decode = f"{kind.name} blocks are no registered format", _decoder(gguf, parts[0], kind, shape)
     if kind.name == "Q8_0":
         reason = f"W8G32_F16S stores rank 2, this Q8_0 tensor has rank {len(shape)}"
-    return DecodedTensor(
-        name, shape, parts, dialect=DIALECT, reason=reason, decode=_decoder(gguf, parts[0], kind, shape)
-    )
+    if decode is None:
+        reason += ", and the gguf package cannot decode them"
+    return DecodedTensor(name, shape, parts, dialect=DIALECT, reason=reason, decode=decode)
 
 
-def _decoder(gguf: Any, data: BlockBytes, kind: Any, shape: tuple[int, ...]) -> Callable[[int, int], np.ndarray]:
+def _decoder(gguf: Any, data: BlockBytes, kind: Any, shape: tuple[int, ...]) -> Callable[[int, int], np.ndarray] | None:
+    """Decoder of row ranges; None for a kind that the package only names."""
+    try:
+        gguf.quants.dequantize(np.zeros((1, gguf.GGML_QUANT_SIZES[kind][1]), np.uint8), kind)
+    except NotImplementedError:
+        return None
+
     def decode(start: int, stop: int) -> np.ndarray:
-        try:
-            values = gguf.quants.dequantize(data.read(start, stop), kind)
-        except NotImplementedError:
-            raise SourceError(f"{DIALECT}: the gguf package cannot decode {kind.name} of {data.name!r}") from None
+        values = gguf.quants.dequantize(data.read(start, stop), kind)
         return np.asarray(values, np.float32).reshape(stop - start, *shape[1:])
 
     return decode

@@ -146,6 +146,14 @@ def test_errors_before_anything_is_written(tmp_path, checkpoint, rules, message)
     assert "\n" not in str(caught.value)
 
 
+def test_a_tensor_without_elements_can_only_be_dropped(tmp_path):
+    write_checkpoint(tmp_path / "c", {"a": np.ones((2, 64), np.float32), "none": np.ones((0, 64), np.float32)})
+    with open_checkpoint(tmp_path / "c") as checkpoint:
+        with pytest.raises(RecipeError, match=r"'none' F32 \[0, 64\] has no elements.*drop it by a \[\[rule\]\]"):
+            resolve(load_recipe("uniform-q4"), checkpoint)
+        assert apply(tmp_path, checkpoint, '[[rule]]\nmatch = "none"\ndrop = true\n' + REST).dropped == ("none",)
+
+
 def test_an_optional_rule_may_take_nothing(tmp_path, checkpoint):
     rules = '[[rule]]\nmatch = "z*"\ndrop = true\noptional = true\n'
     assert len(apply(tmp_path, checkpoint, rules + REST).tensors) == len(TENSORS)

@@ -186,8 +186,23 @@ def test_what_does_not_map_names_tensor_dialect_and_reason(tmp_path):
                 resolve(load_recipe(name), checkpoint)
         (spec,) = resolve(load_recipe("uniform-fp8", {"encoder": "FP8_ROW_MAXABS_BF16_V1"}), checkpoint).tensors
         assert spec.lossy
-        with pytest.raises(RecipeError, match="several scales per row"):
+        with pytest.raises(RecipeError, match="several scales per row.*name an encoder with its format"):
             store("x", concat(checkpoint["a.weight"]), "direct")
+
+
+def test_what_nothing_decodes_is_refused_before_anything_is_read(tmp_path):
+    group = {"targets": ["Linear"], "format": "pack-quantized", "weights": {"num_bits": 4, "strategy": "group"}}
+    tensors = {"a.weight_packed": np.zeros((4, 128), np.int32), "a.weight_scale": np.ones((4, 8), np.float32)}
+    write_checkpoint(tmp_path, tensors, quantization_config(group))
+    with open_checkpoint(tmp_path) as checkpoint:
+        message = r"'a\.weight.*pack-quantized.*nothing here decodes it either; drop it"
+        for recipe in (load_recipe("word-exact"), load_recipe("uniform-q4", {"encoder": ENCODER})):
+            with pytest.raises(RecipeError, match=message):
+                resolve(recipe, checkpoint)
+        tensor = checkpoint["a.weight"]
+        for rows in (tensor, concat(tensor, tensor), slice_rows(tensor, 1, 2), reshape(tensor, (2, 256))):
+            with pytest.raises(RecipeError, match=message):
+                store("x", rows, "FP32", cast="exact")
 
 
 MODELOPT = """

@@ -101,6 +101,18 @@ def test_a_three_dimensional_q8_0_tensor_does_not_map(tmp_path):
         np.testing.assert_array_equal(tensor.read(1, 2).view(np.uint32), expected[1:])
 
 
+def test_a_type_that_the_package_only_names_does_not_decode(tmp_path):
+    kind = gguf.GGMLQuantizationType.Q8_K
+    block, nbytes = gguf.GGML_QUANT_SIZES[kind]
+    data = {"a": (np.zeros((2, nbytes), np.uint8), kind), "f": (VALUES, None)}
+    with open_checkpoint(write(tmp_path / "m.gguf", data)) as checkpoint:
+        tensor = checkpoint["a"]
+        assert isinstance(tensor, DecodedTensor)
+        assert (tensor.shape, tensor.decodable) == ((2, block), False)
+        with pytest.raises(SourceError, match="Q8_K blocks are no registered format, and the gguf package cannot"):
+            tensor.read(0, 1)
+
+
 def test_broken_files(tmp_path):
     whole = write(tmp_path / "m.gguf", {"a": (VALUES, None)}).read_bytes()
     for size in (0, 4, 30, len(whole) // 2, len(whole) - 40):

@@ -106,7 +106,7 @@ def fp8_tensor(name: str, codes: SourceTensor, scale: SourceTensor, dialect: str
     if bad.any():
         row = int(np.argmax(bad))
         why = "is no BF16 value" if words[row] < 0x7F800000 else "is not finite and >= +0"
-        reason = f"scale {values[row]!r} of row {row} in {scale.name!r} {why}; FP8_E4M3FN_ROW_BF16S stores BF16 scales"
+        reason = f"scale {values[row]} of row {row} in {scale.name!r} {why}; FP8_E4M3FN_ROW_BF16S stores BF16 scales"
         decode = row_scale_decoder(codes, values)
         return DecodedTensor(name, shape, parts, dialect=dialect, reason=reason, decode=decode)
     return RowScaledTensor(name, shape, parts, scales=(words >> 16).astype(np.uint16))

@@ -34,6 +34,11 @@ class DecodedTensor(DialectTensor):
     reason: str
     decode: Callable[[int, int], np.ndarray] | None = field(default=None, repr=False)
 
+    @property
+    def decodable(self) -> bool:
+        """False where `read` always raises; a recipe is refused then before anything is read."""
+        return self.decode is not None
+
     def read(self, start: int, stop: int) -> np.ndarray:
         """Decode rows [start, stop) to float32.
 
@@ -56,6 +61,11 @@ class MultiplierNVFP4Tensor(DecodedTensor):
 
     multiplier: int
     reciprocal: NVFP4Tensor | None
+
+    @property
+    def decodable(self) -> bool:
+        """Always."""
+        return True
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Decode rows [start, stop) to float32 with the multiplier as stored."""
