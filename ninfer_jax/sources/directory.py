@@ -49,8 +49,8 @@ def weight_map(folder: Path) -> dict[str, str] | None:
     files = set(mapping.values())
     if single and SINGLE_FILE not in files:
         raise SourceError(
-            f"{folder.name} holds both {SINGLE_FILE} and the {len(files)} shards of {INDEX_FILE}; move one away, or name "
-            f"{SINGLE_FILE} itself"
+            f"{folder.name} holds both {SINGLE_FILE} and the {len(files)} shards of {INDEX_FILE}; move one away, or "
+            f"name {SINGLE_FILE} itself"
         )
     _check_siblings(folder, files)
     return mapping

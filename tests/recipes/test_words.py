@@ -186,7 +186,7 @@ def test_what_does_not_map_names_tensor_dialect_and_reason(tmp_path):
                 resolve(load_recipe(name), checkpoint)
         (spec,) = resolve(load_recipe("uniform-fp8", {"encoder": "FP8_ROW_MAXABS_BF16_V1"}), checkpoint).tensors
         assert spec.lossy
-        with pytest.raises(RecipeError, match="several scales per row.*name an encoder with its format"):
+        with pytest.raises(RecipeError, match=r"several scales per row.*name an encoder with its format"):
             store("x", concat(checkpoint["a.weight"]), "direct")
 
 
