@@ -22,15 +22,23 @@ import jax
 from jax.experimental import multihost_utils
 
 from ninfer_jax.cli import main
-from ninfer_jax.convert import distributed
+from ninfer_jax.convert import distributed, engine
+from ninfer_jax.convert.group import Group
 
 BLOCK = "64KiB"
-PEER_TIMEOUT = 3
+PEER_TIMEOUT = 5
+"""Long enough that a process that lives on a busy machine is never taken for dead."""
+SHORT_ASSEMBLY, ASSEMBLY = 4, 60
+"""Seconds to wait for a process that never comes, and for one that does."""
 AT_ONCE = 3
 DEADLINE = 90
 """Seconds after which a scenario has hung."""
 
 Die = Callable[[], None]
+
+
+other_is_there = Path()
+"""Appears when the process that is to live has joined; each process sets where."""
 
 
 class Scenario(NamedTuple):
@@ -53,14 +61,27 @@ def before_assembly(die: Die) -> None:
 
 
 def at_assembly(die: Die) -> None:
-    """As soon as it has joined the others."""
+    """As soon as both have joined: one alone would only find that it cannot join."""
     initialize = jax.distributed.initialize
 
     def then_die(*arguments, **options) -> None:
         initialize(*arguments, **options)
+        while not other_is_there.exists():
+            time.sleep(0.02)
         die()
 
     jax.distributed.initialize = then_die
+
+
+def be_there() -> None:
+    """Let the victim know when this process has joined too, and has told its command."""
+    current_group = engine.current_group
+
+    def tell() -> Group:
+        other_is_there.touch()
+        return current_group()
+
+    engine.current_group = tell
 
 
 def at_work(die: Die) -> None:
@@ -109,10 +130,20 @@ def hang() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def be_interrupted() -> None:
-    """Ctrl-C at the command."""
-    os.kill(os.getppid(), signal.SIGINT)
-    time.sleep(0.5)  # this call returns into Python, where the signal is noticed
+def be_sent(number: signal.Signals) -> Die:
+    """The command gets a signal that asks it to end."""
+
+    def die() -> None:
+        os.kill(os.getppid(), number)
+        write = os.pwrite
+
+        def pwrite(*arguments) -> int:
+            time.sleep(0.1)  # the conversion must not end before the command has passed the signal on
+            return write(*arguments)
+
+        os.pwrite = pwrite
+
+    return die
 
 
 FINISHED, PUBLISHED = at_barrier("all blocks are written"), at_barrier("the artifact is published")
@@ -125,7 +156,8 @@ SCENARIOS = {
     "1 at work": Scenario(1, at_work, be_killed_with_command),
     "0 hangs": Scenario(0, at_work, hang),
     "1 hangs": Scenario(1, at_work, hang),
-    "1 interrupted": Scenario(1, at_work, be_interrupted),
+    "1 interrupted": Scenario(1, at_work, be_sent(signal.SIGINT)),
+    "1 terminated": Scenario(1, at_work, be_sent(signal.SIGTERM)),
     "0 finished": Scenario(0, FINISHED, be_killed_with_command),
     "1 finished": Scenario(1, FINISHED, be_killed),
     "0 published": Scenario(0, PUBLISHED, be_killed),
@@ -135,9 +167,13 @@ SCENARIOS = {
 
 def command(folder: Path, out: Path, index: int, scenario: Scenario) -> None:
     """Be one process of the group."""
-    distributed.ASSEMBLY_SECONDS = 4
+    global other_is_there
+    other_is_there = out.with_suffix(".there")
+    distributed.ASSEMBLY_SECONDS = SHORT_ASSEMBLY if scenario.arm is before_assembly else ASSEMBLY
     if index == scenario.victim:
         scenario.arm(scenario.die)
+    elif scenario.arm is at_assembly:
+        be_there()
     elif scenario.arm is at_work:
         at_work(lambda: time.sleep(2 * PEER_TIMEOUT))  # it must not finish before it misses the other
     port = out.with_suffix(".port").read_text()

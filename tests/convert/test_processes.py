@@ -16,6 +16,7 @@ from ninfer_jax.convert import Settings, convert
 from ninfer_jax.convert.resume import partial_path
 from tests.checkpoints.files import Random, write_checkpoint
 from tests.cli.commands import ROOT, environment, start
+from tests.convert.dying import PEER_TIMEOUT
 from tests.convert.samples import sha256
 
 RECIPE = """
@@ -127,7 +128,7 @@ def doomed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-SIGN_OF_LIFE = "process {} died, or gave no sign of life for 3 seconds"
+SIGN_OF_LIFE = f"process {{}} died, or gave no sign of life for {PEER_TIMEOUT} seconds"
 BY_SIGKILL = "process {} was ended by SIGKILL"
 KEPT, COMPLETE = "--resume", "is complete"
 DEATHS = {
@@ -140,6 +141,7 @@ DEATHS = {
     "0 hangs": (SIGN_OF_LIFE, SIGN_OF_LIFE, KEPT),
     "1 hangs": (SIGN_OF_LIFE, SIGN_OF_LIFE, KEPT),
     "1 interrupted": ("process {} stopped: interrupted; ", "interrupted; ", KEPT),
+    "1 terminated": ("process {} stopped: interrupted; ", "interrupted; ", KEPT),
     "0 finished": (None, SIGN_OF_LIFE, KEPT),
     "1 finished": (SIGN_OF_LIFE, BY_SIGKILL, KEPT),
     "0 published": (BY_SIGKILL, SIGN_OF_LIFE, COMPLETE),
