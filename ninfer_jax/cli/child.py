@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import NoReturn, TextIO
 
 from ninfer_jax.cli.failure import exit_code_of
+from ninfer_jax.cli.signals import ENDING
 
 _READY = b"r"
 
@@ -78,20 +79,22 @@ def run_in_child(
 
 
 def _watch(pid: int, child: socket.socket) -> tuple[bytes, int]:
-    """Wait for the end of the child; what it told, and its wait status. An interrupt is passed on to it."""
+    """Wait for the end of the child; what it told, and its wait status. What asks to end is passed on to it."""
 
     def interrupt(*_: object) -> None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGINT)
 
-    previous = signal.signal(signal.SIGINT, interrupt)
+    heeded = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]  # as under nohup
+    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, *heeded)}
     try:
         told = b""
         while part := child.recv(16):
             told += part
         return told, os.waitpid(pid, 0)[1]
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _run(
@@ -103,6 +106,7 @@ def _run(
 ) -> NoReturn:
     """Be the child."""
     os.setpgid(0, 0)  # Ctrl-C reaches the command alone, which passes it on, once
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits an ignored one
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     sys.stdout, sys.stderr = (_moved(stream, output) for stream in (sys.stdout, sys.stderr))
     threading.Thread(target=_end_with, args=(command,), name="ends with the command", daemon=True).start()

@@ -21,6 +21,8 @@ from ninfer_jax.cli.progress import progress_display
 from ninfer_jax.cli.summary import print_preflight, print_report
 from ninfer_jax.convert import Settings, convert
 from ninfer_jax.convert.outputs import check_output
+from ninfer_jax.convert.resume import partial_path
+from ninfer_jax.errors import ConversionError
 from ninfer_jax.recipes import Recipe
 
 
@@ -132,7 +134,7 @@ def _check_report(report: Path, source: Path, out: Path) -> None:
     """Check, before a conversion that may take hours, that its report can be written and replaces nothing it needs."""
     if report.is_char_device() or report.is_fifo():
         return
-    inputs = (out, source, *(source.iterdir() if source.is_dir() else ()))
+    inputs = (out, partial_path(out), source, *(source.iterdir() if source.is_dir() else ()))
     check_output(report, "report", overwrite=True, inputs=inputs)
 
 
@@ -151,7 +153,13 @@ def _run(
         report = convert(source, out, recipe, replace(settings, progress=progress), dialect=dialect)
     if not first:
         return
-    if report_file is not None:
-        report.write(report_file)
-    if not quiet:
-        print_report(report)
+    try:
+        if report_file is not None:
+            report.write(report_file)
+        if not quiet:
+            print_report(report)
+    except BrokenPipeError:
+        raise
+    except (ConversionError, OSError) as error:
+        what = f"the summary cannot be printed: {error.strerror}" if isinstance(error, OSError) else str(error)
+        raise ConversionError(f"{what}; {out.name} is complete") from error

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from ninfer_jax.cli.options import FILE, block_option
+from ninfer_jax.cli.text import printable
 from ninfer_jax.convert import DEFAULT_BLOCK_BYTES, diff_artifacts
 
 
@@ -20,7 +21,7 @@ def diff_command(ctx: click.Context, first: Path, second: Path, block_size: int 
     """
     differences = diff_artifacts(first, second, block_bytes=block_size or DEFAULT_BLOCK_BYTES)
     for difference in differences:
-        click.echo(f"{difference.name}: {difference.what}" if difference.name else difference.what)
+        click.echo(printable(f"{difference.name}: {difference.what}" if difference.name else difference.what))
     if differences:
         ctx.exit(1)
     click.echo("both hold the same objects and the same words")

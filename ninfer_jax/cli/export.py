@@ -7,6 +7,7 @@ import click
 from ninfer_jax.cli.options import FILE, block_option, force_option, quiet_option
 from ninfer_jax.cli.progress import progress_display
 from ninfer_jax.cli.sizes import human
+from ninfer_jax.cli.text import printable
 from ninfer_jax.convert import DEFAULT_BLOCK_BYTES, export_safetensors
 
 
@@ -29,4 +30,4 @@ def export_command(file: Path, out: Path, force: bool, block_size: int | None, q
         return
     click.echo(f"wrote {out.name}: {done.tensors} tensors, {human(done.nbytes)}")
     for name in done.skipped_resources:
-        click.echo(f"left out resource: {name}")
+        click.echo(f"left out resource: {printable(name)}")

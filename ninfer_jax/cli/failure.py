@@ -3,9 +3,11 @@
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 import click
 
+from ninfer_jax.cli.text import printable
 from ninfer_jax.errors import NinferError
 
 TRACEBACK_VARIABLE = "NINFER_JAX_TRACEBACK"
@@ -18,7 +20,8 @@ def print_failure(message: str) -> None:
     Args:
         message: what went wrong and what to do.
     """
-    click.echo(f"error: {' '.join(message.split())}", err=True)
+    with suppress(OSError):  # nobody can be told that standard error fails
+        click.echo(f"error: {printable(' '.join(message.split()))}", err=True)
 
 
 def exit_code_of(step: Callable[[], object]) -> int:

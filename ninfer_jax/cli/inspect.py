@@ -10,6 +10,7 @@ from ninfer_jax.cli.options import FILE
 from ninfer_jax.cli.plan import print_totals
 from ninfer_jax.cli.sizes import human
 from ninfer_jax.cli.tables import print_table
+from ninfer_jax.cli.text import printable
 from ninfer_jax.container import Artifact, TensorObject, open_artifact
 from ninfer_jax.convert import totals_by_format
 
@@ -24,7 +25,7 @@ def inspect_command(file: Path, objects: bool, as_json: bool) -> None:
         if as_json:
             click.echo(json.dumps(_as_json(artifact, objects), indent=1, ensure_ascii=False))
             return
-        click.echo(f"{file.name}: {'/'.join(part for part in artifact.identity if part)}")
+        click.echo(printable(f"{file.name}: {'/'.join(part for part in artifact.identity if part)}"))
         click.echo(
             f"revision {artifact.revision}, {len(artifact.tensors)} tensors, {len(artifact.resources)} resources, "
             f"{human(artifact.file_size)}, payload offset {artifact.payload_offset}"

@@ -17,6 +17,7 @@ from ninfer_jax.cli.failure import exit_code_of, print_failure
 from ninfer_jax.cli.generate import from_gguf_command, generate_command
 from ninfer_jax.cli.inspect import inspect_command
 from ninfer_jax.cli.report import report_command
+from ninfer_jax.cli.signals import ending_in_order
 from ninfer_jax.cli.support import support_command
 from ninfer_jax.cli.verify import verify_command
 
@@ -30,7 +31,8 @@ class Commands(click.Group):
             if getattr(sys, name) is None:  # closed by the shell, as in `command >&-`
                 setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (open until the end)
         try:
-            return super().main(*args, **kwargs)
+            with ending_in_order():
+                return super().main(*args, **kwargs)
         except OSError as error:
             print_failure(f"{error.filename or 'system'}: {error.strerror or error}")
             sys.exit(1)

@@ -13,7 +13,17 @@ from ninfer_jax.sources import DIALECTS
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-FILE = click.Path(path_type=Path)
+
+class _File(click.Path):
+    """A path; an empty one, as of a shell variable that is not set, would mean the current folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not str(value):
+            self.fail("the name of a file or a folder is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FILE = _File(path_type=Path)
 
 _RECIPE_HELP = f"Built-in recipe or TOML file. Built in: {', '.join(BUILTIN_RECIPES)}."
 

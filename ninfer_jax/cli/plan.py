@@ -10,6 +10,7 @@ import click
 
 from ninfer_jax.cli.sizes import human
 from ninfer_jax.cli.tables import print_table
+from ninfer_jax.cli.text import printable
 from ninfer_jax.convert import FormatTotals, Settings, planned, totals_by_format
 from ninfer_jax.layouts import encoded_size
 from ninfer_jax.recipes import Recipe, Resolution, ResourceSpec, resolve
@@ -55,9 +56,9 @@ def _print_objects(resolution: Resolution, offsets: list[int] | None) -> None:
     tensors = [(spec.format, spec.shape, encoded_size(spec.format, spec.shape)) for spec in resolution.tensors]
     print_totals(totals_by_format(tensors))
     for name in resolution.dropped:
-        click.echo(f"dropped: {name}")
+        click.echo(f"dropped: {printable(name)}")
     for note in resolution.notes:
-        click.echo(f"note: {note}")
+        click.echo(f"note: {printable(note)}")
 
 
 def print_totals(totals: dict[str, FormatTotals]) -> None:

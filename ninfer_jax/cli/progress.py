@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import click
 from rich.console import Console
@@ -18,6 +18,7 @@ from rich.progress import (
 from rich.table import Column
 
 from ninfer_jax.cli.sizes import human
+from ninfer_jax.cli.text import printable
 from ninfer_jax.convert import Progress, silent
 
 _LINE_SECONDS = 5.0
@@ -45,20 +46,20 @@ def progress_display(verb: str, *, quiet: bool = False) -> Iterator[Progress]:
 
 @contextmanager
 def _bar(verb: str) -> Iterator[Progress]:
-    fixed = Column(no_wrap=True)
+    fixed, name = Column(no_wrap=True), Column(no_wrap=True, overflow="ellipsis", ratio=1)
     columns = (
         TextColumn("{task.description}", table_column=fixed),
         BarColumn(bar_width=20),
         DownloadColumn(table_column=fixed),
         TransferSpeedColumn(table_column=fixed),
         TimeRemainingColumn(table_column=fixed),
-        TextColumn("{task.fields[name]}", style="dim", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
+        TextColumn("{task.fields[name]}", style="dim", markup=False, table_column=name),
     )
     with Bar(*columns, console=Console(stderr=True), transient=True, expand=True) as bar:
         task = bar.add_task(verb, total=None, name="")
 
         def show(done: int, total: int, name: str) -> None:
-            bar.update(task, completed=done, total=total, name=name)
+            bar.update(task, completed=done, total=total, name=printable(name))
 
         yield show
 
@@ -81,4 +82,5 @@ class _Lines:
         rate = (done - self._first) / max(now - self._begun, 1e-9)
         left = f", {(total - done) / rate:.0f} s left" if rate > 0 and done < total else ""
         share = 100 * done // max(total, 1)
-        click.echo(f"{self._verb}: {share}% ({human(done)} of {human(total)}), {human(rate)}/s{left}", err=True)
+        with suppress(OSError):  # a full disk under a log ends no conversion
+            click.echo(f"{self._verb}: {share}% ({human(done)} of {human(total)}), {human(rate)}/s{left}", err=True)

@@ -1,9 +1,12 @@
 """What is printed after a conversion."""
 
+from contextlib import suppress
+
 import click
 
 from ninfer_jax.cli.plan import print_totals
 from ninfer_jax.cli.sizes import human
+from ninfer_jax.cli.text import printable
 from ninfer_jax.convert import ConversionReport, Preflight
 
 
@@ -14,10 +17,9 @@ def print_preflight(found: Preflight) -> None:
         found: from the checks before a conversion.
     """
     about = "" if found.seconds is None else f"; about {max(1, round(found.seconds))} s"
-    click.echo(
-        f"{found.objects} objects, {human(found.file_size)} to write, {human(found.free)} free on the disk{about}",
-        err=True,
-    )
+    text = f"{found.objects} objects, {human(found.file_size)} to write, {human(found.free)} free on the disk{about}"
+    with suppress(OSError):  # as for progress
+        click.echo(text, err=True)
 
 
 def print_report(report: ConversionReport) -> None:
@@ -39,6 +41,6 @@ def print_report(report: ConversionReport) -> None:
     )
     click.echo(f"busy share of each stage (they overlap): {shares}")
     for name in report.dropped:
-        click.echo(f"dropped: {name}")
+        click.echo(f"dropped: {printable(name)}")
     for note in report.notes:
-        click.echo(f"note: {note}")
+        click.echo(f"note: {printable(note)}")

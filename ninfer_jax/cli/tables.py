@@ -10,6 +10,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from ninfer_jax.cli.text import printable
+
 Cell = str | int | float | None
 
 
@@ -24,16 +26,16 @@ def print_table(title: str, headers: Sequence[str], rows: Sequence[Sequence[Cell
     cells = [[_text(cell) for cell in row] for row in rows]
     right = [any(isinstance(row[index], int | float) for row in rows) for index in range(len(headers))]
     if sys.stdout.isatty():
-        table = Table(title=title, title_justify="left")
+        table = Table(title=printable(title), title_justify="left")
         for header, align in zip(headers, right, strict=True):
             table.add_column(header, justify="right" if align else "left", overflow="fold")
         for row in cells:
             table.add_row(*row)
-        Console().print(table)
+        Console(markup=False, emoji=False).print(table)  # names are no markup
         return
     lines = [list(headers), *cells]
     widths = [max(len(line[index]) for line in lines) for index in range(len(headers))]
-    click.echo(title)
+    click.echo(printable(title))
     for line in lines:
         parts = [
             cell.rjust(width) if align else cell.ljust(width)
@@ -45,4 +47,4 @@ def print_table(title: str, headers: Sequence[str], rows: Sequence[Sequence[Cell
 def _text(cell: Cell) -> str:
     if cell is None:
         return "-"
-    return f"{cell:.2f}" if isinstance(cell, float) else str(cell)
+    return f"{cell:.2f}" if isinstance(cell, float) else printable(str(cell))

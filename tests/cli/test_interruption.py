@@ -1,4 +1,4 @@
-"""Ctrl-C and a full disk, as the system delivers them: one line, exit code 1, and the work can be continued."""
+"""Signals and full disks, as the system delivers them: one line, exit code 1, and the work can be continued."""
 
 import os
 import subprocess
@@ -26,17 +26,18 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint(folder / "model", tensors)
 
 
-# Ctrl-C after some writes, as from a keyboard; later writes are slow, so that the conversion cannot end before it. The
-# handler is set because a job that a script put into the background inherits an ignored interrupt.
-_INTERRUPTED = """
-import os, runpy, signal, time
-signal.signal(signal.SIGINT, signal.default_int_handler)
+# A signal after some writes, as from a keyboard or a batch system; later writes are slow, so that the conversion cannot
+# end before it. The handlers are set because a job that a script put into the background inherits an ignored interrupt.
+_SIGNALLED = """
+import os, runpy, signal, sys, time
+number, handler = getattr(signal, sys.argv.pop(1)), getattr(signal, sys.argv.pop(1))
+signal.signal(number, handler)
 write, count = os.pwrite, 0
 def pwrite(*arguments):
     global count
     count += 1
     if count == 100:
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
     if count >= 100:
         time.sleep(0.02)
     return write(*arguments)
@@ -45,10 +46,13 @@ runpy.run_module("ninfer_jax", run_name="__main__")
 """
 
 
-def test_ctrl_c_keeps_the_work_and_resume_finishes_it(model: Path, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("signal", "handler"), [("SIGINT", "default_int_handler"), ("SIGTERM", "SIG_DFL"), ("SIGHUP", "SIG_DFL")]
+)
+def test_an_interruption_keeps_the_work_and_resume_finishes_it(model: Path, tmp_path: Path, signal: str, handler: str):
     out = tmp_path / "out.ninfer"
     command = ("convert", model, out, "--recipe", "uniform-q6", "--block-size", "64KiB")
-    first = _python(_INTERRUPTED, *command)
+    first = _python(_SIGNALLED, signal, handler, *command)
     assert first.returncode == 1
     assert first.stdout == ""
     assert first.stderr.splitlines()[-1] == (
@@ -67,6 +71,30 @@ def test_ctrl_c_keeps_the_work_and_resume_finishes_it(model: Path, tmp_path: Pat
     assert {path.name for path in tmp_path.iterdir()} == {"out.ninfer", "whole.ninfer"}
 
 
+def test_a_signal_that_the_caller_ignores_ends_nothing(model: Path, tmp_path: Path):
+    out = tmp_path / "out.ninfer"
+    done = _python(_SIGNALLED, "SIGHUP", "SIG_IGN", "convert", model, out, "--recipe", "uniform-q6", "--quiet")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert out.exists()
+
+
+def test_an_export_that_is_ended_leaves_nothing(model: Path, tmp_path: Path):
+    out = tmp_path / "out.ninfer"
+    assert run("convert", model, out, "--recipe", "word-exact", "--quiet").returncode == 0
+    program = _ENDED_AT_FSYNC
+    done = _python(program, "export", out, tmp_path / "out.safetensors", "--quiet")
+    assert (done.returncode, done.stderr) == (1, "error: interrupted\n")
+    assert {path.name for path in tmp_path.iterdir()} == {"out.ninfer"}
+
+
+_ENDED_AT_FSYNC = """
+import os, runpy, signal
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+os.fsync = lambda _: os.kill(os.getpid(), signal.SIGTERM)
+runpy.run_module("ninfer_jax", run_name="__main__")
+"""
+
+
 _LIMITED = """
 import resource, runpy, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -81,6 +109,21 @@ def test_a_file_that_cannot_grow_is_one_line_and_leaves_nothing(model: Path, tmp
     assert done.stderr.splitlines()[-1].startswith("error: cannot reserve")
     assert "Traceback" not in done.stderr
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code", "message"),
+    [("2>/dev/full", 0, ""), (">/dev/full", 1, "cannot be printed: No space left on device; o.ninfer is complete")],
+)
+def test_a_conversion_outlives_its_messages(model: Path, tmp_path: Path, redirection: str, code: int, message: str):
+    command = f"{sys.executable} -m ninfer_jax convert {model} o.ninfer --recipe uniform-q6 {redirection}"
+    done = subprocess.run(
+        command, shell=True, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == code, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["o.ninfer"]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Usage errors, refusals and dry runs: exit codes, one line, nothing written; run in this process, which is quicker."""
 
 import json
+import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ninfer_jax.cli import main
-from ninfer_jax.cli.failure import TRACEBACK_VARIABLE
+from ninfer_jax.cli.failure import TRACEBACK_VARIABLE, print_failure
+from ninfer_jax.cli.progress import progress_display
 from ninfer_jax.cli.sizes import ByteSize, human
+from ninfer_jax.cli.tables import print_table
 from tests.checkpoints.files import write_checkpoint
 from tests.checkpoints.models import real_qwen_config
 
@@ -59,6 +63,9 @@ TWO = ("--processes", "2")
         ("verify", "a", "--source", "b"),
         ("verify", "a", "--sample", "3"),
         ("report", "a"),
+        ("convert", "", "b", "--recipe", "uniform-q4"),
+        ("convert", "a", "", "--recipe", "uniform-q4"),
+        ("inspect", ""),
         ("unknown",),
     ],
 )
@@ -116,6 +123,38 @@ def test_interruptions_and_system_errors_exit_with_1(
     result = invoke("inspect", tmp_path)
     assert result.exit_code == 1
     assert result.stderr.count("\n") == 1
+
+
+HOSTILE = "[/bold]a[red]:smile:\n\x1b[2J\u202e"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_names_are_neither_markup_nor_terminal_codes(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERM", "xterm")
+    for stream in (sys.stdout, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: terminal)
+    print_table("[/i]objects\x1b", ("name", "bytes"), [(HOSTILE, 3)])
+    with progress_display("converting") as progress:
+        progress(1, 1, HOSTILE)
+    printed = capsys.readouterr()
+    for text in (printed.out, printed.err) if terminal else (printed.out,):
+        assert r"[/bold]a[red]:smile:\n\x1b[2J\u202e" in re.sub(r"\x1b\[[0-9;]*m", "", text)
+    assert "\x1b[2J" not in printed.out + printed.err
+
+
+def test_a_failure_is_printable(capsys: pytest.CaptureFixture[str]):
+    print_failure("tensor 'a\x1b[2J'\n  is \u202ewrong")
+    assert capsys.readouterr().err == r"error: tensor 'a\x1b[2J' is \u202ewrong" + "\n"
+
+
+def test_a_report_is_not_written_into_the_unfinished_artifact(model: Path, tmp_path: Path):
+    out = tmp_path / "o.ninfer"
+    result = invoke("convert", model, out, "--recipe", "uniform-w8", "--report", f"{out}.partial")
+    assert result.exit_code == 1
+    assert "o.ninfer.partial is a file that this command reads or writes" in result.stderr
 
 
 def test_a_dry_run_prints_the_plan_and_writes_nothing(model: Path):
