@@ -46,19 +46,21 @@ runpy.run_module("ninfer_jax", run_name="__main__")
 """
 
 
-@pytest.mark.parametrize(
-    ("signal", "handler"), [("SIGINT", "default_int_handler"), ("SIGTERM", "SIG_DFL"), ("SIGHUP", "SIG_DFL")]
-)
-def test_an_interruption_keeps_the_work_and_resume_finishes_it(model: Path, tmp_path: Path, signal: str, handler: str):
-    out = tmp_path / "out.ninfer"
-    command = ("convert", model, out, "--recipe", "uniform-q6", "--block-size", "64KiB")
-    first = _python(_SIGNALLED, signal, handler, *command)
-    assert first.returncode == 1
-    assert first.stdout == ""
-    assert first.stderr.splitlines()[-1] == (
+def interrupted(name: str, handler: str, *command: str | Path) -> None:
+    """Convert to `out.ninfer` until a signal comes."""
+    done = _python(_SIGNALLED, name, handler, *command)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.splitlines()[-1] == (
         "error: interrupted; the finished part is kept in out.ninfer.partial; continue with --resume"
     )
-    assert "Traceback" not in first.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_keeps_the_work_and_resume_finishes_it(model: Path, tmp_path: Path):
+    out = tmp_path / "out.ninfer"
+    command = ("convert", model, out, "--recipe", "uniform-q6", "--block-size", "64KiB")
+    interrupted("SIGINT", "default_int_handler", *command)
     assert not out.exists()
     again = run(*command)
     assert again.returncode == 1
@@ -69,6 +71,13 @@ def test_an_interruption_keeps_the_work_and_resume_finishes_it(model: Path, tmp_
     assert whole.returncode == 0
     assert sha256(out) == sha256(tmp_path / "whole.ninfer")
     assert {path.name for path in tmp_path.iterdir()} == {"out.ninfer", "whole.ninfer"}
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_other_signals_that_ask_to_end_keep_the_work_too(model: Path, tmp_path: Path, name: str):
+    out = tmp_path / "out.ninfer"
+    interrupted(name, "SIG_DFL", "convert", model, out, "--recipe", "uniform-q6", "--block-size", "64KiB")
+    assert {path.name for path in tmp_path.iterdir()} == {"out.ninfer.partial", "out.ninfer.partial.journal-0"}
 
 
 def test_a_signal_that_the_caller_ignores_ends_nothing(model: Path, tmp_path: Path):
