@@ -1,10 +1,13 @@
-"""Find registers that are touched while a wgmma that uses them is still running, in a disassembled Hopper kernel.
+"""What would make a disassembled Hopper kernel wrong, or hang, and what no interpreter sees.
+
+`hazards` finds registers that are touched while a wgmma that uses them is still running, `unfenced` results that the
+copy engine may take before threads' stores are there, `overdrawn` warpgroups that wait for registers nobody gives up.
 
 A wgmma reads its register operand and updates its accumulator until a wait says that its group is done; the compiler
 has to keep both alone until then. Groups end at an instruction marked gsb0, and `WARPGROUP.DEPBAR.LE gsb0, n` waits
 until at most n are running. Instructions are followed in program order, which is that of a loop's body; a group still
-running at a backward branch is followed no further. Leaves out shared memory operands, which the interpreter's race
-detection covers.
+running at a backward branch is followed no further. Leaves out shared memory operands and barriers, which the
+interpreter's race detection covers.
 """
 
 import re
@@ -18,6 +21,40 @@ _DEPBAR = re.compile(r"gsb0, (0x[0-9a-f]+)")
 #: Opcodes whose first operand is not written.
 _NO_TARGET = ("ST", "BAR", "BRA", "UTMA", "SYNCS", "MEMBAR", "FENCE", "ISETP", "FSETP", "PLOP3", "R2UR", "LDGSTS")
 _WIDTHS = {"64": 2, "128": 4}
+_REGISTER_COUNT = re.compile(r"(0x[0-9a-f]+)")
+
+
+def overdrawn(text: str, registers: int, warpgroups: int) -> int:
+    """Registers of four threads that the warpgroups of a block ask for beyond those it is launched with.
+
+    Warpgroups that raise their count wait until the block's pool has as many, for ever if it never has. One gives
+    registers up, the others ask for more; a kernel that does neither keeps what it has.
+
+    Args:
+      text: the disassembly.
+      registers: a thread's at launch, as ptxas reports it.
+      warpgroups: of a block.
+    """
+    asked: dict[str, int] = {}
+    for _, op, rest in parse_sass(text)[0]:
+        if op.startswith("USETMAXREG") and (count := _REGISTER_COUNT.search(rest)) is not None:
+            asked[op.split(".")[1]] = int(count[1], 16)
+    if not asked:
+        return 0
+    return max(0, asked["DEALLOC"] + (warpgroups - 1) * asked["TRY_ALLOC"] - warpgroups * registers)
+
+
+def unfenced(text: str) -> list[str]:
+    """One line for each copy out of shared memory with a thread's store and no fence between the proxies before it."""
+    found, pending = [], False
+    for address, op, rest in parse_sass(text)[0]:
+        if op.startswith(("STS", "STSM")):
+            pending = True
+        elif op.startswith("FENCE.VIEW.ASYNC"):
+            pending = False
+        elif op.startswith("UTMASTG") and pending:
+            found.append(f"{address:#x} {op} {rest.strip()}")
+    return found
 
 
 def hazards(text: str) -> list[str]:

@@ -53,6 +53,7 @@ def check_clean(report, kind, n, k):
     assert report.hgmma > 0
     assert report.tma_loads > 0
     assert [line for program in report.sass for line in sass_hazards.hazards(program)] == []
+    assert [line for program in report.sass for line in sass_hazards.unfenced(program)] == []
     assert report.unpack_per_weight <= UNPACK[kind]
     assert report.per_weight <= IN_ALL[kind]
     # Planes reach the kernel by bit casts alone; XLA writes x in the unpacker's order and nothing near the weight.
@@ -96,6 +97,25 @@ def test_registers_in_flight_are_found():
     assert [line.split()[:2] for line in found] == [["0x50", "FFMA"], ["0x60", "LDS.128"]]
     second = IN_FLIGHT.format(wait=wait.format("0x1")).replace("LDS.128 R8", "LDS.128 R12")
     assert [line.split()[1] for line in sass_hazards.hazards(second)] == ["LDS.128"]
+
+
+def test_copies_that_overtake_stores_are_found():
+    line = "/*{:04x}*/                   {} ;".format
+    ops = ["STS.128 [R3], R4", "FENCE.VIEW.ASYNC.S", "UTMASTG.4D [UR8], [UR16]"]
+    program = lambda ops: "\n".join(line(16 * i, op) for i, op in enumerate(ops))
+    assert sass_hazards.unfenced(program(ops)) == []
+    assert len(sass_hazards.unfenced(program(ops[::2]))) == 1
+    assert len(sass_hazards.unfenced(program([ops[1], ops[0], ops[2]]))) == 1
+
+
+def test_registers_nobody_gives_up_are_counted():
+    program = """
+        /*0010*/                   USETMAXREG.DEALLOC.CTAPOOL 0x28 ;
+        /*0020*/                   USETMAXREG.TRY_ALLOC.CTAPOOL UP0, 0xe8 ;
+    """
+    assert sass_hazards.overdrawn(program, 168, 3) == 0
+    assert sass_hazards.overdrawn(program, 160, 3) == 40 + 2 * 232 - 3 * 160
+    assert sass_hazards.overdrawn(SASS, 32, 4) == 0
 
 
 def test_report_without_a_loop_has_no_cost_a_weight():

@@ -3,6 +3,7 @@
 import pytest
 
 from benchmarks import aot, sass_hazards
+from pallas_kernels.mosaic_gpu import dispatch
 from pallas_kernels.planes import plane_bytes
 from pallas_kernels.tiling import WEIGHT_KINDS, PrefillConfig
 
@@ -19,7 +20,9 @@ def compiled(**arguments):
     return aot.compile_case(aot.kernel_case("prefill_sm90", **{"m": M, "n": N, "k": K} | arguments))
 
 
-def check_clean(report):
+def check_clean(report, **problem):
+    """What holds of every launch; the problem says which configuration it has, where none was given."""
+    config = problem.get("config") or dispatch.heuristic_config(**problem)
     assert report.kernels == 1
     assert report.spill_bytes == 0
     assert report.stack_bytes == 0
@@ -28,13 +31,17 @@ def check_clean(report):
     assert report.tma_loads > 0
     # ptxas waits after every wgmma where it cannot prove that its registers are left alone.
     assert all(loop.instructions["WARPGROUP"] < loop.hgmma for loop in report.loops)
-    assert [line for program in report.sass for line in sass_hazards.hazards(program)] == []
+    [program] = report.sass
+    assert sass_hazards.hazards(program) == []
+    assert sass_hazards.unfenced(program) == []
+    assert ("USETMAXREG" in program) == (config.consumers > 1)
+    assert sass_hazards.overdrawn(program, report.registers, config.consumers + 1) == 0
 
 
 @pytest.mark.parametrize("kind", WEIGHT_KINDS)
 def test_compiles_without_spills_and_reads_the_packed_planes_in_place(kind):
     report = compiled(kind=kind)
-    check_clean(report)
+    check_clean(report, kind=kind, m=M, n=N, k=K)
     assert report.unpack_per_weight <= UNPACK[kind]
     assert report.per_weight <= PER_WEIGHT[kind]
     # Planes reach the kernel by bit casts alone, and nothing of the size of a plane, let alone the weight, is written
@@ -45,16 +52,18 @@ def test_compiles_without_spills_and_reads_the_packed_planes_in_place(kind):
 
 def test_a_float32_result_of_q4_takes_an_instruction_more_for_one_rounding_less():
     report = compiled(kind="q4", out="float32")
-    check_clean(report)
+    check_clean(report, kind="q4", m=M, n=N, k=K, out_bytes=4)
     assert UNPACK["q4"] < report.unpack_per_weight <= UNPACK["q4"] + 1
 
 
 @pytest.mark.parametrize(("kind", "m", "out"), [("q6", 5000, "bfloat16"), ("nvfp4", M, "float32")])
 def test_fused_variants_compile_without_spills(kind, m, out):
     # 5000 tokens: the last band of tiles is narrower than the others.
-    check_clean(compiled(kind=kind, m=m, n=2 * N, out=out, activation="silu", bias=True, residual=True))
+    report = compiled(kind=kind, m=m, n=2 * N, out=out, activation="silu", bias=True, residual=True)
+    check_clean(report, kind=kind, m=m, n=2 * N, k=K, gated=True, out_bytes=4 if out == "float32" else 2)
 
 
 def test_the_tile_next_to_the_one_left_out_runs_its_products_together():
     # The plan refuses block_k=128 here, whose wgmma ptxas serializes.
-    check_clean(compiled(kind="q4", config=vars(PrefillConfig(64, 64, 4, consumers=3, row_blocks=2))))
+    config = PrefillConfig(64, 64, 4, consumers=3, row_blocks=2)
+    check_clean(compiled(kind="q4", config=vars(config)), config=config)
