@@ -80,5 +80,15 @@ def plane_bytes(kind: str, n: int, k: int) -> int:
     return sum(math.prod(plane.shape) * np.dtype(plane.dtype).itemsize for plane in planes)
 
 
+def row_numbers(ids: jax.Array, n: int) -> jax.Array:
+    """Integers of any type as int32 row numbers: clipped to 0..n - 1, those of int32 left to the kernel to clip."""
+    ids = jnp.asarray(ids)
+    if ids.dtype == jnp.int32:
+        return ids
+    # A narrower type may have no room for n, which would wrap around; a cast of a wider one would itself.
+    ids = ids.astype(jnp.int32) if ids.dtype.itemsize < 4 else ids
+    return jnp.clip(ids, 0, n - 1).astype(jnp.int32)
+
+
 def _text(plane: jax.Array | np.ndarray | jax.ShapeDtypeStruct | None) -> str:
     return "absent" if plane is None else f"{np.dtype(plane.dtype).name}{list(plane.shape)}"

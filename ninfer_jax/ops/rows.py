@@ -119,12 +119,17 @@ def _row_block(w: QuantizedTensor, start: int, stop: int) -> QuantizedTensor:
 
 def _resolve(ids: Array, n: int, mode: str | None) -> tuple[Array, Array | None]:
     """Row numbers in [0, n), and where the fill value belongs."""
+    if ids.dtype.itemsize < 4:
+        ids = ids.astype(jnp.int32)  # a narrower type may have no room for n, which would wrap around
     if mode == "clip":
         return jnp.clip(ids, 0, n - 1), None
     if mode == "wrap":
         return ids % n, None
     if mode not in (None, "fill"):
         raise UnsupportedError(f"mode {mode!r}; allowed: 'fill', 'clip', 'wrap' or None, as in jnp.take")
+    if jnp.issubdtype(ids.dtype, jnp.unsignedinteger):  # has no room for -n either
+        outside = ids >= n
+        return jnp.where(outside, 0, ids), outside
     outside = (ids < -n) | (ids >= n)
     return jnp.where(outside, 0, jnp.where(ids < 0, ids + n, ids)), outside
 

@@ -33,7 +33,7 @@ from pallas_kernels.errors import UnsupportedKernelError
 from pallas_kernels.hardware import H100, Hardware, visible_hardware
 from pallas_kernels.mosaic_gpu import _row_values, dispatch
 from pallas_kernels.mosaic_gpu._row_values import TILE_SPANS, WORDS, PackedWords, span_layout
-from pallas_kernels.planes import WeightPlanes, check_planes, plane_bytes
+from pallas_kernels.planes import WeightPlanes, check_planes, plane_bytes, row_numbers
 from pallas_kernels.tiling import GatherConfig, weight_kind
 
 _SPAN_BYTES = 4 * WORDS
@@ -176,8 +176,7 @@ def take_rows(
     check_planes(planes, kind=kind, n=n, k=k)
     if not tokens:
         return jnp.zeros((0, k), out_dtype)
-    # Before the cast, which could wrap wider ids around.
-    ids = jnp.asarray(ids) if ids.dtype == jnp.int32 else jnp.clip(ids, 0, n - 1).astype(jnp.int32)
+    ids = row_numbers(ids, n)
     if kind == "fp8" and k % _SPAN_BYTES:
         planes, ids, n = _padded_rows(planes, jnp.clip(ids, 0, n - 1), k)
     config = config or heuristic_config(kind=kind, tokens=tokens, k=k, hardware=hardware)

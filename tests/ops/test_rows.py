@@ -40,6 +40,24 @@ def test_modes_are_those_of_take(mode: str | None) -> None:
         np.testing.assert_array_equal(np.asarray(take_rows(w, OUTSIDE, mode=mode, fill_value=-2.5)), np.asarray(filled))
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32"])
+@pytest.mark.parametrize("mode", ["fill", "clip", "wrap"])
+def test_row_numbers_of_any_integer_type(dtype: str, mode: str) -> None:
+    # More rows than a byte counts: neither they nor their negative have a place in every type.
+    n = 300
+    w = random_weight("Q4G64_F16S", n, 64)
+    info = jnp.iinfo(dtype)
+    ids = np.array([0, 5, 100, info.max, max(info.min, -2)], dtype)
+    wide = [int(one) for one in ids]
+    values = exact(w).astype(np.float32)
+    inside = [one + n if one < 0 and mode != "clip" else one for one in wide]
+    expected = values[[one % n if mode == "wrap" else min(max(one, 0), n - 1) for one in inside]]
+    if mode == "fill":
+        expected[[not -n <= one < n for one in wide]] = np.nan
+    rows = take_rows(w, ids, mode=mode)
+    np.testing.assert_array_equal(np.asarray(rows), expected)
+
+
 def test_only_the_rows_asked_for_are_dequantized() -> None:
     w = random_weight("Q6G64_F16S", 4096, 256)
     compiled = jax.jit(take_rows).lower(w, jax.ShapeDtypeStruct((8,), jnp.int32)).compile()

@@ -91,6 +91,12 @@ def test_ids_are_clipped_whatever_their_type(no_races):
     np.testing.assert_array_equal(bits(np.asarray(take(jnp.array([-5, 99])))), expected[[0, 6]])
     np.testing.assert_array_equal(bits(np.asarray(take(jnp.array([2**32 - 1], jnp.uint32)))), expected[[6]])
     assert take(jnp.zeros(0, jnp.int32)).shape == (0, 64)
+    # More rows than a byte counts.
+    planes, weight = random_weight("q4", 300, 64)
+    rows = take_rows(
+        planes, jnp.array([200, 7], jnp.uint8), kind="q4", n=300, k=64, out_dtype=jnp.float32, interpret=INTERPRET
+    )
+    np.testing.assert_array_equal(bits(np.asarray(rows)), bits(rounded(weight[[200, 7]], np.float32)))
 
 
 @pytest.mark.parametrize("kind", WEIGHT_KINDS)
