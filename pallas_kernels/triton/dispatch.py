@@ -17,15 +17,18 @@ import numpy as np
 from jax.interpreters import partial_eval
 from jaxtyping import Array, BFloat16, Float, Int
 
-from pallas_kernels.errors import PlaneShapeError, UnsupportedKernelError
+from pallas_kernels.errors import KernelConfigError, PlaneShapeError, UnsupportedKernelError
 from pallas_kernels.hardware import Hardware, visible_hardware
-from pallas_kernels.planes import WeightPlanes, check_planes, plane_shapes
+from pallas_kernels.planes import WeightPlanes, check_planes, plane_shapes, row_numbers
 from pallas_kernels.tiling import WEIGHT_KINDS, weight_kind
 from pallas_kernels.triton.plan import TritonConfig, heuristic_config
 
 _CAPABILITIES = ((8, 0), (8, 9), (9, 0), (10, 0), (12, 0))
 _NEEDED = "8.0 (A100), 8.9 (RTX 40), 9.0 (H100, H200), 10.0 (B200) or 12.0 (RTX 50)"
 _GATHER_BLOCK = 512
+#: Programs a grid has along any axis but the first, and so tokens in blocks of 64, which is what many tokens get.
+_MOST_PROGRAMS = 65535
+_MOST_TOKENS = 64 * _MOST_PROGRAMS
 #: Named because triton announces another default.
 COMPILER_OPTIONS = {"enable_fp_fusion": True}
 
@@ -71,8 +74,8 @@ def unsupported_reason(
         return f"activations are {jnp.dtype(x_dtype).name}; the Triton kernels take bfloat16: cast x, or use XLA"
     if jnp.dtype(out_dtype) not in (jnp.bfloat16, jnp.float32):
         return f"the result would be {jnp.dtype(out_dtype).name}; the Triton kernels give bfloat16 or float32"
-    if m < 1:
-        return f"m={m}: the Triton kernels need at least one token"
+    if not 1 <= m <= _MOST_TOKENS:
+        return f"m={m}: the Triton kernels take 1 to {_MOST_TOKENS} tokens at a time"
     try:
         plane_shapes(kind, n, k)
     except PlaneShapeError as error:
@@ -93,9 +96,8 @@ def gather_unsupported_reason(
       out_dtype: dtype of the result.
       hardware: the device; None for the first GPU jax sees.
     """
-    return unsupported_reason(
-        kind=kind, m=max(tokens, 1), n=n, k=k, x_dtype=jnp.bfloat16, out_dtype=out_dtype, hardware=hardware
-    )
+    # Rows are along the first axis of the grid: there may be any number of them.
+    return unsupported_reason(kind=kind, m=1, n=n, k=k, x_dtype=jnp.bfloat16, out_dtype=out_dtype, hardware=hardware)
 
 
 def explain(*, m: int, n: int, k: int, hardware: Hardware) -> str:
@@ -123,6 +125,7 @@ def matmul(
       out_dtype [m, n].
 
     Raises:
+      KernelConfigError: a given configuration would cut the tokens into too many tiles.
       PlaneShapeError: planes that are not those of such a weight.
       UnsupportedKernelError: no kernel runs it; the message says why.
     """
@@ -133,6 +136,8 @@ def matmul(
     check_planes(planes, kind=kind, n=n, k=k)
     m = x.shape[0]
     config = config or heuristic_config(m=m, n=n, k=k, sms=hardware.sms)
+    if -(-m // config.tokens) > _MOST_PROGRAMS:
+        raise KernelConfigError(f"{config}: {m} tokens are more than {_MOST_PROGRAMS} tiles: choose more tokens a tile")
     grid, constants = matmul_launch(kind, m, n, k, config)
     parts = _call(
         "matmul_kernel", (lane_order(x, kind), *operands(planes)), hardware, grid,
@@ -165,13 +170,13 @@ def take_rows(
       UnsupportedKernelError: no kernel runs it; the message says why.
     """
     tokens = ids.shape[0]
-    hardware = _require(kind, max(tokens, 1), n, k, jnp.bfloat16, out_dtype, hardware)
+    hardware = _require(kind, 1, n, k, jnp.bfloat16, out_dtype, hardware)
     check_planes(planes, kind=kind, n=n, k=k)
     result = jax.ShapeDtypeStruct((tokens, k), jnp.dtype(out_dtype))
     if not tokens:
         return jnp.zeros(result.shape, result.dtype)
     grid, constants = gather_launch(kind, tokens, n, k)
-    return _call("gather_kernel", (ids, *operands(planes)), hardware, grid, result, 4, 1, **constants)
+    return _call("gather_kernel", (row_numbers(ids, n), *operands(planes)), hardware, grid, result, 4, 1, **constants)
 
 
 def matmul_launch(kind: str, m: int, n: int, k: int, config: TritonConfig) -> tuple[tuple[int, int, int], dict]:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels import UnsupportedKernelError, WeightPlanes, plane_shapes
+from pallas_kernels import KernelConfigError, UnsupportedKernelError, WeightPlanes, plane_shapes
 from pallas_kernels.hardware import A100, KNOWN_HARDWARE
 from pallas_kernels.tiling import WEIGHT_KINDS
 from pallas_kernels.triton import TritonConfig, dispatch, heuristic_config, matmul, unsupported_reason
@@ -111,6 +111,23 @@ def test_lowers_from_jax_to_one_call(kind):
 
 
 @needs_triton
+def test_more_tiles_of_tokens_than_a_grid_has_are_refused():
+    planes, x = WeightPlanes(*plane_shapes("q4", 64, 64)), jax.ShapeDtypeStruct((16 * 65535 + 1, 64), jnp.bfloat16)
+    product = lambda x: matmul(x, planes, kind="q4", n=64, k=64, config=TritonConfig(tokens=16), hardware=A100)
+    with pytest.raises(KernelConfigError, match="1048561 tokens are more than 65535 tiles: choose more tokens a tile"):
+        jax.eval_shape(product, x)
+
+
+@needs_triton
+@pytest.mark.parametrize("dtype", [jnp.uint32, jnp.int8])
+def test_row_numbers_of_any_type_are_clipped_before_they_are_cast(dtype):
+    rows = lambda ids, planes: dispatch.take_rows(WeightPlanes(*planes), ids, kind="q4", n=300, k=64, hardware=A100)
+    arguments = jax.ShapeDtypeStruct((3,), dtype), tuple(plane_shapes("q4", 300, 64))
+    call = next(line for line in _lowered(rows, *arguments).splitlines() if "@triton_kernel_call" in line)
+    assert "(tensor<3xi32>, " in call
+
+
+@needs_triton
 def test_an_unused_product_lowers_on_every_jax():
     planes = tuple(plane_shapes("q4", 64, 64))
 
@@ -139,7 +156,8 @@ def test_without_triton_the_reason_names_the_extra(monkeypatch):
         ({"kind": "q3"}, "'q3' is not one of q4"),
         ({"x_dtype": jnp.float32}, "activations are float32; the Triton kernels take bfloat16"),
         ({"out_dtype": jnp.float16}, "the result would be float16"),
-        ({"m": 0}, "at least one token"),
+        ({"m": 0}, "m=0: the Triton kernels take 1 to 4194240 tokens at a time"),
+        ({"m": 4194241}, "m=4194241: the Triton kernels take 1 to 4194240 tokens at a time"),
         ({"kind": "nvfp4", "n": 64}, "multiple of 128"),
         ({"hardware": None}, "jax sees no GPU"),
     ],
