@@ -16,7 +16,7 @@ import pytest
 from pallas_kernels.hardware import H100, Hardware
 from pallas_kernels.mosaic_gpu.call import Call
 from pallas_kernels.mosaic_gpu.planning import Product
-from tests.pallas_kernels.weights import random_weight, random_x
+from tests.pallas_kernels.weights import random_weight, random_x, relative_l2
 
 INTERPRET: Any = plgpu.InterpretGPUParams(detect_races=True)  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -39,6 +39,21 @@ def run(
     # On a GPU as one program: compiling each operation around the kernel by itself takes longer than the kernel.
     y = (jax.jit(call) if interpret is False else call)(jnp.asarray(x), planes)
     return np.asarray(y), x.astype(np.float64) @ weight.T
+
+
+def not_finite(kernel: Any, kind: str, n: int, k: int, m: int, config: Any, hardware: Hardware) -> None:
+    """Tokens with an infinity or a NaN give what float64 gives; nothing of theirs meets padding or other tokens."""
+    planes, weight = random_weight(kind, n, k)
+    x = np.array(random_x(m, k))
+    x[0, -1], x[1, 2], x[-1, 0] = np.inf, -np.inf, np.nan
+    y = kernel.run(jnp.asarray(x), planes, config, Call(kind, n, k, jnp.float32, hardware, interpret=INTERPRET))
+    with np.errstate(invalid="ignore"):  # an infinity times a zero code is a NaN
+        reference = x.astype(np.float64) @ weight.T
+    finite = np.isfinite(reference)
+    assert not finite[[0, 1, -1]].any()
+    assert finite[2:-1].all()
+    np.testing.assert_array_equal(np.asarray(y)[~finite], reference[~finite])
+    assert relative_l2(np.where(finite, y, 0), np.where(finite, reference, 0)) <= 1 / 256
 
 
 def gated_case(m: int, n: int, seed: int = 3) -> tuple[dict[str, Any], Any]:

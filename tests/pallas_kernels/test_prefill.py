@@ -20,7 +20,7 @@ from pallas_kernels.mosaic_gpu import _prefill_plan, prefill_sm90
 from pallas_kernels.mosaic_gpu._prefill_plan import PLANNER, PrefillPlan
 from pallas_kernels.mosaic_gpu.planning import Product
 from pallas_kernels.tiling import WEIGHT_KINDS, PrefillConfig
-from tests.pallas_kernels.interpreted import check_choice, needs_gpu, run, small, with_sms
+from tests.pallas_kernels.interpreted import check_choice, needs_gpu, not_finite, run, small, with_sms
 from tests.pallas_kernels.weights import check_close, relative_l2
 
 pytestmark = pytest.mark.timeout(120)
@@ -68,6 +68,13 @@ def test_float32_result_keeps_what_the_weights_allow(kind, limit, no_races):
     )
     assert y.dtype == jnp.float32
     assert relative_l2(y, reference) <= limit
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+@pytest.mark.parametrize(("kind", "k"), [("q4", 200), ("fp8", 250)])
+def test_tokens_that_are_not_finite_keep_to_themselves(kind, k, no_races):
+    # The second split has a K step past the end of the weight.
+    not_finite(prefill_sm90, kind, 75, k, 33, PrefillConfig(32, 64, 2, consumers=1, split_k=3), ONE_SM)
 
 
 def test_one_block_takes_all_tiles_in_turn(no_races):
