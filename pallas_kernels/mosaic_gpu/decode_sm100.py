@@ -152,8 +152,9 @@ def _launch(x: jax.Array, planes: WeightPlanes, plan: DecodePlan, call: Call) ->
         functools.partial(_body, plan, call.interpreted),
         out_type=jax.ShapeDtypeStruct((plan.split_k, plan.n, MAX_M), jnp.float32),
         scratch_types=[plan.scratch()],
-        grid=(plan.tiles, plan.split_k),
-        grid_names=("tile", "split"),
+        # The last axis is the one that may have more than 65535.
+        grid=(plan.split_k, plan.tiles),
+        grid_names=("split", "tile"),
         num_threads=plan.config.warpgroups,
         thread_name="warpgroup",
         interpret=call.interpret,

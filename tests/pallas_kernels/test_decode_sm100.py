@@ -17,7 +17,9 @@ from pallas_kernels.errors import KernelConfigError
 from pallas_kernels.hardware import B200
 from pallas_kernels.mosaic_gpu import decode_sm100
 from pallas_kernels.mosaic_gpu._decode_plan_sm100 import PLANNER
+from pallas_kernels.mosaic_gpu.call import Call
 from pallas_kernels.mosaic_gpu.planning import Product
+from pallas_kernels.planes import WeightPlanes, plane_shapes
 from pallas_kernels.tiling import WEIGHT_KINDS, DecodeConfig
 from tests.pallas_kernels.interpreted import INTERPRET, check_choice, gated_case, races_without_fences, run, small
 from tests.pallas_kernels.weights import check_close, random_weight, random_x, relative_l2
@@ -84,6 +86,22 @@ def test_every_candidate_is_accepted_and_the_heuristic_is_the_cheapest(kind):
 def test_configurations_a_weight_cannot_have_are_refused(kind, k, config, message):
     with pytest.raises(KernelConfigError, match=message):
         PLANNER.check_config(config, small(kind, k=k, hardware=B200))
+
+
+def test_a_weight_may_have_any_number_of_row_tiles(monkeypatch):
+    # Only the last axis of a grid may have more than 65535 blocks.
+    n, grids = 65536 * 128, []
+
+    def kernel(body, *, out_type, grid, **named):
+        grids.append(grid)
+        return lambda operands: jnp.zeros(out_type.shape, out_type.dtype)
+
+    monkeypatch.setattr(decode_sm100.plgpu, "kernel", kernel)
+    call = Call("q4", n, 64, jnp.bfloat16, B200)
+    planes = WeightPlanes(*plane_shapes("q4", n, 64))
+    run_it = lambda x, planes: decode_sm100.run(x, WeightPlanes(*planes), DecodeConfig(128, 128, 1, 1), call)
+    jax.eval_shape(run_it, jax.ShapeDtypeStruct((1, 64), jnp.bfloat16), planes)
+    assert grids == [(1, 65536)]
 
 
 REASON = aot.unavailable_reason()
