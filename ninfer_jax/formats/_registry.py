@@ -49,13 +49,14 @@ def get_format(name: str | Format) -> Format:
 
     Source: tensor-formats §1, §3.2.
     """
-    if isinstance(name, str):
-        spec = FORMATS.get(name)
-    else:
-        spec = FORMATS.get(getattr(name, "name", ""))
+    if isinstance(name, Format):
+        spec = FORMATS.get(name.name)
         spec = spec if spec == name else None
+    else:
+        spec = FORMATS.get(name) if isinstance(name, str) else None
     if spec is None:
+        given = repr(name) if isinstance(name, str | Format) else f"of type {type(name).__name__}"
         raise UnknownFormatError(
-            f"unknown format {name!r}; the nine formats are {', '.join(FORMATS)} (spelled exactly, no aliases)"
+            f"unknown format {given}; the nine formats are {', '.join(FORMATS)} (spelled exactly, no aliases)"
         )
     return spec

@@ -30,7 +30,7 @@ def get_layout(name: str | Layout) -> Layout:
     Raises:
         LayoutError: for anything else, listing the four names.
     """
-    layout = LAYOUTS.get(name if isinstance(name, str) else getattr(name, "name", ""))
+    layout = LAYOUTS.get(name.name if isinstance(name, Layout) else name) if isinstance(name, str | Layout) else None
     if layout is None:
         raise LayoutError(f"unknown layout {name!r}; the four layouts are {', '.join(LAYOUTS)}")
     return layout

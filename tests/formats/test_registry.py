@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from ninfer_jax import formats
@@ -49,6 +50,13 @@ def test_unknown_names_list_the_nine(name):
         get_format(name)
     assert repr(name) in str(caught.value)
     assert all(known in str(caught.value) for known in NINE)
+
+
+@pytest.mark.parametrize("given", [None, ["NVFP4"], (1.0, 2.0), np.ones((2, 2)), np.dtype("float32")], ids=repr)
+def test_what_is_no_name_is_told_by_its_type(given):
+    """A swapped argument, such as an array, is no name either and is not printed."""
+    with pytest.raises(UnknownFormatError, match=f"unknown format of type {type(given).__name__}; the nine formats"):
+        getattr(get_format, "__wrapped__", get_format)(given)
 
 
 def test_a_look_alike_spec_is_not_registered():

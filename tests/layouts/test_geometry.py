@@ -40,6 +40,15 @@ def test_unknown_layouts_list_the_four(name):
         get_layout(name)
 
 
+def test_what_is_no_layout():
+    class LookAlike:
+        name = "row-scale-v1"
+
+    for given in (LookAlike(), None, ["row-scale-v1"]):
+        with pytest.raises(LayoutError, match="the four layouts are"):
+            getattr(get_layout, "__wrapped__", get_layout)(given)
+
+
 def test_unknown_format():
     with pytest.raises(UnknownFormatError):
         encoded_size("Q4", (1, 1))
