@@ -8,9 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 from jaxtyping import Array, UInt32
 
 from ninfer_jax._typing import AnyArray
+from ninfer_jax.codecs.float64_words import narrow_words
 from ninfer_jax.codecs.float_words import float_bits
 from ninfer_jax.codecs.grouping import split_groups
 from ninfer_jax.errors import FormatError
@@ -20,34 +22,44 @@ _CHUNK, _LANES = 64, 8  # elements reduced to eight in the first step
 _SOURCE_DTYPES = ("float32", "bfloat16", "float16")
 
 
-def host_source(x: AnyArray) -> AnyArray:
-    """Round a float64 source to float32 on the host; every other array is returned as it is.
+def host_source(x: object) -> AnyArray:
+    """A concrete source that JAX takes by value: float64 rounded to float32, other byte orders made the host's.
 
     Raises:
-        FormatError: for anything but a NumPy or JAX array.
+        FormatError: for a traced array, for anything but an array, and for a dtype that no encoder takes.
     """
+    if isinstance(x, Tracer):
+        raise FormatError("quantize() looks at values, so it cannot be traced; under jit or vmap use try_quantize()")
+    if isinstance(x, np.ndarray) and not x.dtype.isnative:
+        x = x.astype(x.dtype.newbyteorder("="))  # JAX would take the bytes as they are
+    if isinstance(x, jax.Array | np.ndarray) and x.dtype == np.float64:
+        return narrow_words(np.asarray(x))[0].view(np.float32)
+    return _checked(x)
+
+
+def device_source(x: object, rank: int) -> jax.Array:
+    """Check the dtype and shape of a source and return it as a JAX array.
+
+    Raises:
+        FormatError: for a dtype other than float32, bfloat16 and float16, too few axes, or one of the last `rank` axes
+            empty.
+    """
+    source = _checked(x)
+    if source.ndim < rank or 0 in source.shape[-rank:]:
+        nonempty = "a last axis of K >= 1" if rank == 1 else "a matrix [N, K] of N >= 1 and K >= 1 in the last two"
+        raise FormatError(f"cannot quantize shape {list(source.shape)}; give at least {rank} axes and {nonempty}")
+    return jnp.asarray(source)
+
+
+def _checked(x: object) -> AnyArray:
     if not isinstance(x, jax.Array | np.ndarray):
         raise FormatError(f"cannot quantize a {type(x).__name__}; give a NumPy or JAX array")
-    if x.dtype != np.float64:
-        return x
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        return np.asarray(x).astype(np.float32)
-
-
-def device_source(x: AnyArray, rank: int) -> jax.Array:
-    """Check the dtype and rank of a source and return it as a JAX array.
-
-    Raises:
-        FormatError: for a dtype other than float32, bfloat16 and float16, too few axes or an empty last axis.
-    """
     if x.dtype not in _SOURCE_DTYPES:
         raise FormatError(
             f"cannot quantize a {x.dtype} source; allowed are {', '.join(_SOURCE_DTYPES)} (quantize() also takes "
             "float64 and rounds it to float32): convert it first"
         )
-    if x.ndim < rank or x.shape[-1] == 0:
-        raise FormatError(f"cannot quantize shape {list(x.shape)}; give at least {rank} axes and a last axis of K >= 1")
-    return jnp.asarray(x)
+    return x
 
 
 def magnitude_words(x: jax.Array) -> jax.Array:

@@ -5,8 +5,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ninfer_jax.codecs import cast_words, source_words
+from ninfer_jax.codecs import cast_words, quantize, source_words
 from ninfer_jax.errors import CastError, FormatError
+from tests.codecs.flushing import flushed_subnormals
 from tests.golden_cases import direct_cases, table
 from tests.oracle.exact import BF16, F32, round_word, split
 
@@ -83,6 +84,54 @@ def test_float64_to_fp32() -> None:
         cast_words(x, "FP32", mode="exact")
     with pytest.raises(CastError, match=r"x\[1\] = 1e\+39 rounds to a binary32 infinity"):
         cast_words(np.array([0, 1e39]), "FP32", mode="round")
+
+
+def test_float64_rounding_at_every_exponent() -> None:
+    """Random, exact, tied and nearly tied significands of 53 bits, from below the subnormals to beyond infinity."""
+    rng = np.random.default_rng(8)
+    top = rng.integers(2**23, 2**24, 4000)
+    low = np.concatenate([rng.integers(0, 2**29, 1000), np.repeat([0, 1, 2**28 - 1, 2**28, 2**28 + 1, 2**29 - 1], 500)])
+    significand = (top << 29) | low
+    significand[::7] = (significand[::7] >> 40) << 40  # few bits: exact, or tied where the result is subnormal
+    exponent = rng.integers(-212, 80, significand.size)
+    x = np.ldexp(significand.astype(np.float64), exponent)
+    expected = round_word(significand, exponent, F32)
+    finite = expected < F32.infinity
+    assert 0 < finite.sum() < finite.size
+    np.testing.assert_array_equal(cast_words(-x[finite], "FP32", mode="round"), expected[finite] | F32.sign)
+    with pytest.raises(CastError, match=rf"\({(~finite).sum()} such values\)"):
+        cast_words(x, "FP32", mode="round")
+    _, back, scale = split(np.where(finite, expected, 0), F32)
+    exact = finite & (np.ldexp(back.astype(np.float64), scale) == x)
+    assert 0 < exact.sum() < exact.size
+    np.testing.assert_array_equal(cast_words(x[exact], "FP32", mode="exact"), expected[exact])
+    with pytest.raises(CastError, match=rf"\({(~exact).sum()} such values\)"):
+        cast_words(x, "FP32", mode="exact")
+
+
+def test_float64_nans_keep_what_fits() -> None:
+    words = np.array([0x7FF8000000000000, 0xFFF0000020000000, 0x7FF0000000000001, 0xFFF4000020000001], np.uint64)
+    found = cast_words(words.view(np.float64), "FP32", mode="round")
+    np.testing.assert_array_equal(found, [0x7FC00000, 0xFF800001, 0x7FC00000, 0xFFE00001])
+    np.testing.assert_array_equal(cast_words(words[:2].view(np.float64), "FP32", mode="exact"), found[:2])
+    with pytest.raises(CastError, match=r"x\[2\] = nan is not a binary32 value.*\(2 such values\)"):
+        cast_words(words.view(np.float64), "FP32", mode="exact")
+
+
+def test_a_thread_that_flushes_subnormals_changes_nothing() -> None:
+    x = np.array([2.0**-149, -(2.0**-130), 2.0**-126 - 2.0**-150, 1e-40])
+    with flushed_subnormals():
+        assert np.array(1e-40).astype(np.float32).view(np.uint32) == 0  # the mode is on
+        rounded = cast_words(x, "FP32", mode="round")
+        exact = cast_words(x[:2], "FP32", mode="exact")
+        scales = quantize(x[:1, None], "Q4G64_F16S").scales
+        for dtype in (np.float32, ml_dtypes.bfloat16):
+            tiny = np.array([0, 1], np.dtype(f"u{np.dtype(dtype).itemsize}")).view(dtype)
+            with pytest.raises(CastError, match=r"x\[1\] = .* is not an integer"):
+                cast_words(tiny, "I32", mode="exact")
+    np.testing.assert_array_equal(rounded, [1, 0x80080000, 0x00800000, 71362])
+    np.testing.assert_array_equal(exact, rounded[:2])
+    np.testing.assert_array_equal(scales, [[1]])
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.uint32, np.int64, np.uint64, np.bool_])
