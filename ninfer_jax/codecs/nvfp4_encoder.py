@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float32, UInt32
 
 from ninfer_jax._typing import AnyArray
+from ninfer_jax.codecs.boundary import integer_words
 from ninfer_jax.codecs.float_words import (
     BINARY32,
     E4M3FN,
@@ -71,7 +72,7 @@ def matrix_amax(x: AnyArray) -> UInt32[Array, "*lead"]:
 @jax.jit
 def nvfp4_divisor(amax: AnyArray | np.generic) -> UInt32[Array, "*lead"]:
     """`d_w = round_f32(2688 / amax)` as binary32 words, for words of finite maxima (profile step 2)."""
-    words = jnp.asarray(amax)
+    words = integer_words(amax, "uint32", "amax")
     quotient = divide(split_normal(jnp.uint32(_WORD_2688)), split(jnp.where(words == 0, jnp.uint32(_WORD_ONE), words)))
     divisor = jnp.minimum(round_to(quotient, BINARY32), jnp.uint32(LARGEST_DIVISOR))
     return jnp.where(words == 0, jnp.uint32(_WORD_ONE), divisor)

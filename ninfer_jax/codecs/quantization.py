@@ -145,9 +145,11 @@ def quantize(
     """
     spec = get_format(format)
     source = host_source(x)
+    if divisor is not None:
+        divisor = integer_words(divisor, "uint32", "divisor")
     words, ok = _try_quantize_jit(source, spec, encoder=encoder, divisor=divisor)
     if not ok:
-        given = divisor if divisor is None else int(np.asarray(divisor).view(np.uint32).max())
+        given = None if divisor is None else np.asarray(divisor)
         raise explain_refusal(source, cast(QuantizedFormat, spec), given)
     return words
 

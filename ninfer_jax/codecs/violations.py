@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Int32
 
 from ninfer_jax._typing import AnyArray
 from ninfer_jax.codecs.boundary import as_words
 from ninfer_jax.codecs.grouping import join_groups, split_groups
-from ninfer_jax.errors import InvalidWordsError
+from ninfer_jax.errors import FormatError, InvalidWordsError
 from ninfer_jax.formats import DirectFormat, Format, GroupedFormat, get_format
 from ninfer_jax.words import GroupedWords, NVFP4Words, RowScaledWords, Words
 
@@ -60,12 +61,14 @@ def check_words(words: Words, format: str | Format, *, first_row: int = 0) -> No
 
     Raises:
         InvalidWordsError: naming the rule, the field, the first coordinate in row-major order and its word.
-        FormatError: for a words type, dtype or shape that does not belong to the format.
+        FormatError: for a words type, dtype or shape that does not belong to the format, or for traced words.
 
     Source: tensor-formats §3.3, §3.4, §5, §6.1.
     """
     spec = get_format(format)
     typed = as_words(words, spec)
+    if any(isinstance(field, Tracer) for field in jax.tree.leaves(typed)):
+        raise FormatError("check_words() looks at values, so it cannot be traced; under jit use count_violations()")
     counts = _count_jit(typed, spec)
     if not any(int(count) for count in counts.values()):
         return

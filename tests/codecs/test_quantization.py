@@ -1,11 +1,21 @@
 """The doors: formats and encoders by name, sources and words that are refused, equal results eager and under jit."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ninfer_jax.codecs import ENCODERS, dequantize, get_encoder, quantize, try_quantize
+from ninfer_jax.codecs import (
+    ENCODERS,
+    check_words,
+    dequantize,
+    get_encoder,
+    nvfp4_divisor,
+    quantize,
+    try_quantize,
+)
 from ninfer_jax.errors import EncodeError, FormatError, UnknownFormatError, UnsupportedError
 from ninfer_jax.formats import FORMATS, QuantizedFormat, get_format
 
@@ -54,6 +64,60 @@ def test_direct_formats_are_not_quantized() -> None:
 def test_sources_that_no_encoder_takes(x: np.ndarray, format: str, message: str) -> None:
     with pytest.raises(FormatError, match=message):
         quantize(x, format)
+
+
+@pytest.mark.parametrize("format", QUANTIZED)
+def test_empty_matrices(format: str) -> None:
+    """Grouped rows may be none at all; the matrix formats have positive dimensions."""
+    if format in ("NVFP4", "FP8_E4M3FN_ROW_BF16S"):
+        for door in (quantize, try_quantize):
+            with pytest.raises(FormatError, match=r"a matrix \[N, K\] of N >= 1 and K >= 1"):
+                door(np.ones((0, 64), np.float32), format)
+    else:
+        assert quantize(np.ones((0, 64), np.float32), format).codes.shape == (0, 64)
+
+
+@pytest.mark.parametrize("given", [[[1.0, 2.0]], 1.0, np.float32(1), None], ids=repr)
+def test_what_is_no_array(given: Any) -> None:
+    for door in (quantize, try_quantize):
+        with pytest.raises(FormatError, match=f"cannot quantize a {type(given).__name__}; give a NumPy or JAX array"):
+            getattr(door, "__wrapped__", door)(given, "Q4G64_F16S")
+
+
+@pytest.mark.parametrize("dtype", [np.longdouble, "datetime64[s]", "U1", object])
+def test_types_that_jax_does_not_know(dtype: Any) -> None:
+    with pytest.raises(FormatError, match="source; allowed are float32, bfloat16, float16"):
+        quantize(np.zeros((1, 64), dtype), "Q4G64_F16S")
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">f8", ">f2"])
+@pytest.mark.parametrize("format", QUANTIZED)
+def test_the_byte_order_of_a_source_does_not_matter(format: str, dtype: str) -> None:
+    x = np.random.default_rng(3).standard_normal((2, 64)).astype(np.float16)
+    found = quantize(x.astype(dtype), format)
+    jax.tree.map(np.testing.assert_array_equal, found, quantize(x.astype(dtype[1:]), format))
+
+
+def test_what_looks_at_values_is_not_traced() -> None:
+    x = np.ones((2, 64), np.float32)
+    with pytest.raises(FormatError, match=r"under jit or vmap use try_quantize\(\)"):
+        jax.jit(lambda x: quantize(x, "Q4G64_F16S"))(x)
+    with pytest.raises(FormatError, match=r"under jit use count_violations\(\)"):
+        jax.jit(lambda words: check_words(words, "Q4G64_F16S"))(quantize(x, "Q4G64_F16S"))
+
+
+def test_each_matrix_has_its_own_divisor() -> None:
+    """What is refused is judged, and named, with the divisor of its own matrix."""
+    one, double = np.uint32(0x3F800000), np.uint32(0x40000000)
+    x = np.zeros((2, 3, 16), np.float32)
+    x[0, 1, 2], x[1, 2, 3] = 2784, 1393
+    with pytest.raises(EncodeError, match=r"x\[1, 2, 3\] = 1393.0 .* up to 1392.0 can .*\(1 refused\)"):
+        quantize(x, "NVFP4", divisor=np.array([one, double]))
+    for bad in (0, 0x7F800000):
+        with pytest.raises(EncodeError, match=f"divisor word {bad:#010x} is not a positive normal"):
+            quantize(x, "NVFP4", divisor=np.array([bad, one], np.uint32))
+    with pytest.raises(FormatError, match="amax must hold uint32 words"):
+        nvfp4_divisor(np.int32(1))
 
 
 def test_divisors_belong_to_nvfp4() -> None:
