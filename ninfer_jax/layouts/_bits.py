@@ -27,7 +27,8 @@ def pack_bits(codes: UInt8[AnyArray, "*lead k"], low: int, width: int) -> UInt8[
     """
     codes = jnp.asarray(codes)
     fields = (codes >> jnp.uint8(low)) & jnp.uint8((1 << width) - 1)
-    lanes = fields.reshape(*codes.shape[:-1], -1, 8 // width) << _shifts(width)
+    lanes = fields.reshape(*codes.shape[:-1], -1, 8 // width)
+    lanes = lanes << _shifts(width, lanes.ndim)
     return lax.reduce(lanes, np.uint8(0), lax.bitwise_or, (lanes.ndim - 1,))
 
 
@@ -53,15 +54,20 @@ def unpack_codes(
     if high is not None:
         width = bits - 4
         # First give every base byte the high fields of its own two lanes, then split both alike.
-        pairs = _merge(jnp.asarray(high)[..., None] >> _shifts(2 * width))
-        fields = (pairs[..., None] >> jnp.array([0, width], jnp.uint8)) & jnp.uint8((1 << width) - 1)
+        pairs = _merge(_fields(jnp.asarray(high), 2 * width))
+        fields = (pairs[..., None] >> _shifts(width, pairs.ndim + 1)[..., :2]) & jnp.uint8((1 << width) - 1)
         codes = codes | (fields << 4)
     sign = jnp.uint8(1 << (bits - 1))
     return lax.bitcast_convert_type(_merge((codes ^ sign) - sign), jnp.int8)
 
 
 def _nibbles(packed: jax.Array) -> jax.Array:
-    return (packed[..., None] >> _shifts(4)) & jnp.uint8(0xF)
+    return _fields(packed, 4) & jnp.uint8(0xF)
+
+
+def _fields(packed: jax.Array, width: int) -> jax.Array:
+    """[..., m] to [..., m, 8 / width]: each byte shifted to each of its fields; higher ones are still above it."""
+    return packed[..., None] >> _shifts(width, packed.ndim + 1)
 
 
 def _merge(lanes: jax.Array) -> jax.Array:
@@ -73,5 +79,6 @@ def _merge(lanes: jax.Array) -> jax.Array:
     return lax.optimization_barrier(lanes).reshape(*lanes.shape[:-2], -1)
 
 
-def _shifts(width: int) -> jax.Array:
-    return jnp.arange(0, 8, width, dtype=jnp.uint8)
+def _shifts(width: int, rank: int) -> jax.Array:
+    """The lowest bit of each field of a byte along the last of `rank` axes: rank promotion may be turned off."""
+    return jnp.arange(0, 8, width, dtype=jnp.uint8).reshape((1,) * (rank - 1) + (-1,))
