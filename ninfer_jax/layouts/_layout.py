@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, SupportsIndex
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -15,6 +16,8 @@ from ninfer_jax._typing import AnyArray
 from ninfer_jax.errors import FormatError, LayoutError
 from ninfer_jax.formats import Format
 from ninfer_jax.layouts._geometry import Geometry
+
+_ARRAYS = (jax.Array, np.ndarray, np.generic)
 
 
 class Layout(ABC):
@@ -83,15 +86,27 @@ def take(plane: AnyArray, ids: AnyArray, axis: int) -> AnyArray:
     return jnp.take(plane, ids, axis=axis, mode="clip")
 
 
-def check_words(array: AnyArray, dtype: str, what: str, spec: Format) -> None:
+def check_words(array: object, dtype: str, what: str, spec: Format) -> None:
     """Raise LayoutError unless `array` carries words as `dtype`."""
+    if not isinstance(array, _ARRAYS):
+        raise LayoutError(f"{spec.name}: {what} must be {dtype} words, not {type(array).__name__}; give an array")
     if array.dtype != np.dtype(dtype):
         raise LayoutError(f"{spec.name}: {what} must be {dtype} words, not {array.dtype}; bitcast or cast them first")
 
 
+def check_plane(array: AnyArray, dtype: str, shape: tuple[int, ...], what: str, spec: Format) -> None:
+    """Raise LayoutError unless a plane has the dtype and the shape that the other planes ask for."""
+    check_words(array, dtype, f"plane {what}", spec)
+    if array.shape != shape:
+        raise LayoutError(
+            f"{spec.name}: plane {what} has shape {list(array.shape)}, the other planes need {list(shape)}; they are "
+            "planes of another format or of another tensor"
+        )
+
+
 def check_kind(what: str, given: object, wanted: type | None, spec: Format) -> None:
-    """Raise FormatError unless `given` is the tuple type `wanted`, or no tuple where that is None."""
-    if isinstance(given, wanted) if wanted else not isinstance(given, tuple):
+    """Raise FormatError unless `given` is the tuple type `wanted`, or an array where that is None."""
+    if isinstance(given, wanted or _ARRAYS):
         return
     name = wanted.__name__ if wanted else "one bare array"
     raise FormatError(f"{what} of {spec.name} are {name}, not {type(given).__name__}")

@@ -17,7 +17,7 @@ from ninfer_jax.errors import LayoutError
 from ninfer_jax.formats import BlockScaledFormat
 from ninfer_jax.layouts import _bits
 from ninfer_jax.layouts._geometry import PLANE_ALIGNMENT, Geometry, PlaneSize, check_shape, place
-from ninfer_jax.layouts._layout import Layout, check_words, take
+from ninfer_jax.layouts._layout import Layout, check_plane, check_words, take
 from ninfer_jax.planes import NVFP4Planes
 from ninfer_jax.words import NVFP4Words
 
@@ -66,6 +66,7 @@ class BlockScale(Layout):
 
     def unpack(self, planes: NVFP4Planes, spec: BlockScaledFormat, k: int | None) -> NVFP4Words:
         """Split bytes into code pairs and put the scales back in natural order."""
+        _check_planes(planes, spec)
         columns = 2 * planes.codes.shape[-1]
         if k is not None and columns != k:
             raise LayoutError(f"{spec.name} planes have {columns} columns, not k = {k}")
@@ -117,7 +118,7 @@ def swizzle_scales(
     Raises:
         LayoutError: where N is not a multiple of 128 or the groups are not a multiple of 4.
     """
-    *lead, n, groups = scales.shape
+    *lead, n, groups = scales.shape if scales.ndim > 1 else (0, 0)
     if n % TILE_ROWS or groups % 4 or not n or not groups:
         raise LayoutError(f"scales of shape {scales.shape}: allowed [..., N, K / 16] with N % 128 == 0 and K % 64 == 0")
     tiled = scales.reshape(*lead, n // TILE_ROWS, 4, 32, groups // 4, 4)
@@ -145,6 +146,17 @@ def unswizzle_scales(
     axis = len(lead)
     natural = scales.transpose(*range(axis), axis, axis + 3, axis + 2, axis + 1, axis + 4)
     return natural.reshape(*lead, row_tiles * TILE_ROWS, column_tiles * 4)
+
+
+def _check_planes(planes: NVFP4Planes, spec: BlockScaledFormat) -> None:
+    check_words(planes.codes, "uint8", "plane codes", spec)
+    if planes.codes.ndim < 2:
+        raise LayoutError(f"{spec.name} plane codes of shape {planes.codes.shape}: needed [..., N, K / 2]")
+    *lead, n, half_k = planes.codes.shape
+    _check_tiles(spec, n, 2 * half_k)
+    scales = (*lead, n // TILE_ROWS, 2 * half_k // TILE_COLUMNS, *_TILE)
+    check_plane(planes.scales, "uint8", scales, "scales", spec)
+    check_plane(planes.divisor, "uint32", tuple(lead), "divisor", spec)
 
 
 def _check_tiles(spec: BlockScaledFormat, n: int, k: int) -> None:

@@ -121,6 +121,8 @@ def gather_rows(planes: _PlanesT, format: str | Format, ids: AnyArray | Sequence
         ids = np.asarray(ids)
     if ids.ndim != 1 or not ids.size or not np.issubdtype(ids.dtype, np.integer):
         raise LayoutError(f"row ids of shape {ids.shape} and dtype {ids.dtype}: allowed a nonempty list of integers")
+    if isinstance(ids, np.ndarray):
+        ids = ids.astype(ids.dtype.newbyteorder("="), copy=False)  # JAX would take the bytes as they are
     if not isinstance(ids, Tracer):
         rows, lowest, highest = layout.row_count(planes), int(ids.min()), int(ids.max())
         if lowest < 0 or highest >= rows:

@@ -36,15 +36,16 @@ class RowScale(Layout):
         """The words themselves, after a check of dtypes and shapes."""
         check_words(words.codes, "uint8", "codes", spec)
         check_words(words.scales, "uint16", "scales", spec)
-        if words.codes.ndim < 2 or words.scales.shape != words.codes.shape[:-1]:
+        if words.codes.ndim < 2 or 0 in words.codes.shape[-2:] or words.scales.shape != words.codes.shape[:-1]:
             raise LayoutError(
                 f"{spec.name}: codes of shape {words.codes.shape} and scales of shape {words.scales.shape};"
-                " needed [..., N, K] and [..., N]"
+                " needed [..., N, K] and [..., N] with N, K > 0"
             )
         return RowScaledPlanes(words.codes, words.scales)
 
     def unpack(self, planes: RowScaledPlanes, spec: RowScaledFormat, k: int | None) -> RowScaledWords:
         """The planes themselves; there is no padding, so `k` is only checked."""
+        words = self.pack(RowScaledWords(planes.codes, planes.scales), spec)
         if k is not None and planes.codes.shape[-1] != k:
             raise LayoutError(f"{spec.name} planes have {planes.codes.shape[-1]} columns, not k = {k}")
-        return RowScaledWords(planes.codes, planes.scales)
+        return RowScaledWords(*words)

@@ -16,7 +16,7 @@ from ninfer_jax.errors import LayoutError
 from ninfer_jax.formats import GroupedFormat
 from ninfer_jax.layouts import _bits
 from ninfer_jax.layouts._geometry import PLANE_ALIGNMENT, Geometry, PlaneSize, check_shape, place, round_up
-from ninfer_jax.layouts._layout import Layout, check_words
+from ninfer_jax.layouts._layout import Layout, check_plane, check_words
 from ninfer_jax.planes import GroupedPlanes
 from ninfer_jax.words import GroupedWords
 
@@ -97,8 +97,10 @@ def _pad_last(array: AnyArray, count: int) -> AnyArray:
 def _check_grouped_words(words: GroupedWords, spec: GroupedFormat) -> None:
     check_words(words.codes, "int8", "codes", spec)
     check_words(words.scales, "uint16", "scales", spec)
-    if words.codes.ndim < 2:
-        raise LayoutError(f"{spec.name} codes of shape {words.codes.shape}: the layout holds [N, K]; reshape to [1, K]")
+    if words.codes.ndim < 2 or 0 in words.codes.shape[-2:]:
+        raise LayoutError(
+            f"{spec.name} codes of shape {words.codes.shape}: the layout holds [N, K] with N, K > 0; reshape to [1, K]"
+        )
     expected = (*words.codes.shape[:-1], spec.groups(words.codes.shape[-1]))
     if words.scales.shape != expected:
         raise LayoutError(
@@ -108,11 +110,17 @@ def _check_grouped_words(words: GroupedWords, spec: GroupedFormat) -> None:
 
 
 def _check_planes(planes: GroupedPlanes, spec: GroupedFormat) -> None:
-    groups = planes.scales.shape[-1]
-    high = None if planes.high is None else planes.high.shape[-1]
-    wanted = (groups * _BASE_NBYTES, groups * _HIGH_NBYTES[spec.bits] or None)
-    if (planes.base.shape[-1], high) != wanted:
+    check_words(planes.scales, "uint16", "plane scales", spec)
+    if planes.scales.ndim < 2:
+        raise LayoutError(f"{spec.name} plane scales of shape {planes.scales.shape}: needed [..., N, groups]")
+    *rows, groups = planes.scales.shape
+    high = _HIGH_NBYTES[spec.bits]
+    if (planes.high is not None) != bool(high) or groups * spec.group_size % COLUMN_ALIGNMENT:
+        given, wanted = ("without" if absent else "with" for absent in (planes.high is None, not high))
         raise LayoutError(
-            f"{spec.name} planes of {groups} groups a row have {wanted[0]} base and {wanted[1]} high bytes a row,"
-            f" not {planes.base.shape[-1]} and {high}; these are planes of another format"
+            f"{spec.name} planes are {wanted} a high plane, in blocks of {COLUMN_ALIGNMENT // spec.group_size} groups;"
+            f" these are {given} one, {groups} groups a row: planes of another format"
         )
+    check_plane(planes.base, "uint8", (*rows, groups * _BASE_NBYTES), "base", spec)
+    if planes.high is not None:
+        check_plane(planes.high, "uint8", (*rows, groups * high), "high", spec)

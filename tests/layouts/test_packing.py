@@ -139,10 +139,10 @@ def test_swizzle_offsets():
     np.testing.assert_array_equal(jax.jit(lambda w: unswizzle_scales(swizzle_scales(w)))(words), words)
 
 
-@pytest.mark.parametrize("shape", [(127, 4), (128, 3), (0, 4)])
+@pytest.mark.parametrize("shape", [(127, 4), (128, 3), (0, 4), (128,)])
 def test_swizzle_refuses_partial_tiles(shape):
     with pytest.raises(LayoutError, match="N % 128 == 0 and K % 64 == 0"):
-        swizzle_scales(np.zeros(shape, np.uint8))
+        getattr(swizzle_scales, "__wrapped__", swizzle_scales)(np.zeros(shape, np.uint8))
 
 
 def test_unswizzle_refuses_other_shapes():
@@ -195,6 +195,10 @@ def test_words_and_planes_of_another_kind():
                 function(value, name)
     with pytest.raises(FormatError, match="words of Q4G64_F16S are GroupedWords, not ndarray"):
         pack(words.codes, "Q4G64_F16S")
+    with pytest.raises(FormatError, match="words of BF16 are one bare array, not list"):
+        getattr(pack, "__wrapped__", pack)([1, 2], "BF16")
+    with pytest.raises(LayoutError, match="scales must be uint16 words, not NoneType"):
+        pack(words._replace(scales=None), "Q4G64_F16S")
 
 
 @pytest.mark.parametrize(("stored", "read"), [("Q4G64_F16S", "Q5G64_F16S"), ("Q6G64_F16S", "Q4G64_F16S")])
@@ -202,6 +206,28 @@ def test_unpack_refuses_planes_of_another_grouped_format(stored, read):
     planes = pack(random_words(stored, (2, 130)), stored)
     with pytest.raises(LayoutError, match="planes of another format"):
         unpack(planes, read, 130)
+
+
+@pytest.mark.parametrize("name", ["Q4G64_F16S", "Q6G64_F16S", "W8G32_F16S", "NVFP4", "FP8_E4M3FN_ROW_BF16S"])
+def test_unpack_refuses_planes_that_do_not_belong_together(name):
+    """Each plane in turn of another dtype or with another number of rows; nothing is decoded from such."""
+    planes = pack(random_words(name, small_shape(name)), name)
+    for field, plane in planes._asdict().items():
+        if plane is None:
+            continue
+        for dtype in (np.int8, np.float32):
+            with pytest.raises(LayoutError, match=rf"{name}: .*{field} must be uint\d+ words"):
+                unpack(planes._replace(**{field: plane.astype(dtype)}), name, small_shape(name)[-1])
+        shorter = plane[:-1] if plane.ndim else np.zeros(1, np.uint32)
+        with pytest.raises(LayoutError, match=r"the other planes need|N % 128 == 0|codes of shape"):
+            unpack(planes._replace(**{field: shorter}), name, small_shape(name)[-1])
+
+
+@pytest.mark.parametrize("shape", [(0, 64), (2, 0)])
+@pytest.mark.parametrize("name", ["Q5G64_F16S", "FP8_E4M3FN_ROW_BF16S", "NVFP4"])
+def test_pack_refuses_empty_matrices(name, shape):
+    with pytest.raises(LayoutError, match=r"N, K > 0|N % 128 == 0"):
+        pack(random_words(name, shape), name)
 
 
 @pytest.mark.parametrize(
@@ -230,6 +256,16 @@ def test_words_of_another_width_do_not_leak_into_neighbours():
 def test_illegal_w8_code_is_kept():
     words = GroupedWords(np.full((1, 32), -128, np.int8), np.zeros((1, 1), np.uint16))
     assert_same(unpack(pack(words, "W8G32_F16S"), "W8G32_F16S", 32), words)
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_strict_promotion_changes_nothing(name):
+    """Users who turn off the promotion of ranks and types can still pack and unpack."""
+    words = random_words(name, small_shape(name))
+    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
+        planes, back = pack_unpack_jit(words, name, small_shape(name)[-1])
+    assert_same(planes, pack(words, name))
+    assert_same(back, words)
 
 
 def test_x64_mode_changes_nothing():

@@ -132,6 +132,11 @@ def test_gather_refusals(ids):
         gather_rows(planes, "Q4G64_F16S", ids)
 
 
+def test_row_ids_of_another_byte_order():
+    planes = pack(random_words("Q4G64_F16S", (6, 130)), "Q4G64_F16S")
+    assert_same(gather_rows(planes, "Q4G64_F16S", np.array([4, 1], ">i4")), gather_rows(planes, "Q4G64_F16S", [4, 1]))
+
+
 def test_nvfp4_selection_needs_whole_tiles():
     planes = pack(random_words("NVFP4", (128, 64)), "NVFP4")
     with pytest.raises(LayoutError, match="multiple of 128"):
