@@ -1,5 +1,7 @@
 """Sizes, offsets and row spans of payloads, and every shape that a layout refuses (storage-layouts)."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -44,6 +46,7 @@ def test_what_is_no_layout():
     class LookAlike:
         name = "row-scale-v1"
 
+    given: Any
     for given in (LookAlike(), None, ["row-scale-v1"]):
         with pytest.raises(LayoutError, match="the four layouts are"):
             getattr(get_layout, "__wrapped__", get_layout)(given)

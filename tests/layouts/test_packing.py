@@ -195,8 +195,9 @@ def test_words_and_planes_of_another_kind():
                 function(value, name)
     with pytest.raises(FormatError, match="words of Q4G64_F16S are GroupedWords, not ndarray"):
         pack(words.codes, "Q4G64_F16S")
+    door: Any = getattr(pack, "__wrapped__", pack)
     with pytest.raises(FormatError, match="words of BF16 are one bare array, not list"):
-        getattr(pack, "__wrapped__", pack)([1, 2], "BF16")
+        door([1, 2], "BF16")
     with pytest.raises(LayoutError, match="scales must be uint16 words, not NoneType"):
         pack(words._replace(scales=None), "Q4G64_F16S")
 
