@@ -60,7 +60,17 @@ def bits_float(words: UInt32[Array, "*shape"]) -> jax.Array:
 
 
 def e4m3fn_float(magnitudes: UInt32[Array, "*shape"]) -> Float32[Array, "*shape"]:
-    """Float32 values of E4M3FN magnitude words 0..0x7E: a significand of four bits over a power of two."""
+    """Float32 values of E4M3FN magnitude words 0..0x7E: as binary16 words of a bias greater by 8, widened exactly."""
+    half = lax.bitcast_convert_type(magnitudes.astype(jnp.uint16) << 7, jnp.float16)
+    return half.astype(jnp.float32) * jnp.float32(2**8)
+
+
+def e4m3fn_scale(magnitudes: UInt32[Array, "*shape"]) -> Float32[Array, "*shape"]:
+    """The same values as a significand over a power of two.
+
+    Ending in a division matters for speed alone: XLA never recomputes one for each value of a group, as it does with
+    cheaper operations.
+    """
     field = jnp.maximum(magnitudes >> 3, 1)
     significand = jnp.where(magnitudes < 8, magnitudes, (magnitudes & 7) | 8)
     return significand.astype(jnp.int32).astype(jnp.float32) / bits_float((137 - field) << 23)
@@ -128,3 +138,33 @@ def round_to(value: Unrounded, target: FloatFormat) -> UInt32[Array, "*shape"]:
     # The implicit bit of a normal significand adds one to the exponent field, as does a carry out of the fraction.
     word = rounded + ((jnp.maximum(biased, 1) - 1).astype(jnp.uint32) << target.mantissa_bits)
     return jnp.where(kept == 0, jnp.uint32(0), jnp.minimum(word, jnp.uint32(target.top)))
+
+
+def divide_by_integer(words: UInt32[Array, "*shape"], denominator: int, target: FloatFormat) -> UInt32[Array, "*shape"]:
+    """`RNE(value / denominator)` as a word of `target`, for nonnegative binary32 words; subnormal ones count as zero.
+
+    A midpoint of the target times the denominator is exact in binary32, so comparing it with the value decides. The
+    approximate quotient only says which midpoint: the one above the word it is cut to. Where its error of a few units
+    in the last place moves that word, the quotient is so close to a value of the target that both midpoints decide for
+    that value.
+
+    Args:
+        words: binary32 words.
+        denominator: at most `22 - target.mantissa_bits` bits.
+        target: a format whose subnormals are normal in binary32.
+    """
+    value = bits_float(words)
+    quotient = value * jnp.float32(1 / denominator)
+    drop = 23 - target.mantissa_bits
+    cut = float_bits(quotient) >> drop
+    normal = cut - jnp.uint32((127 - target.bias) << target.mantissa_bits)
+    midpoint = bits_float((cut << drop) + jnp.uint32(1 << (drop - 1)))
+    # Below the smallest normal number of the target its values are a constant step apart.
+    step = 2.0 ** (1 - target.bias - target.mantissa_bits)
+    steps = (quotient * jnp.float32(1 / step)).astype(jnp.int32)
+    small = quotient < jnp.float32(2.0 ** (1 - target.bias))
+    word = jnp.where(small, steps.astype(jnp.uint32), normal)
+    midpoint = jnp.where(small, (steps.astype(jnp.float32) + jnp.float32(0.5)) * jnp.float32(step), midpoint)
+    tie = midpoint * jnp.float32(denominator)
+    above = (value > tie) | ((value == tie) & ((word & 1) == 1))
+    return jnp.minimum(word + above.astype(jnp.uint32), jnp.uint32(target.top))

@@ -13,13 +13,9 @@ from jaxtyping import Array, Bool, Float32, Int32, UInt32
 
 from ninfer_jax.codecs.float_words import (
     BINARY16,
-    BINARY32,
     bits_float,
-    divide,
+    divide_by_integer,
     float_bits,
-    round_to,
-    split,
-    split_normal,
 )
 from ninfer_jax.codecs.grouping import join_groups, split_groups
 from ninfer_jax.codecs.sources import binary32_words, last_axis_maximum, magnitude_words, widen_words
@@ -42,8 +38,7 @@ def scale_words(amax: UInt32[Array, "*lead"], spec: GroupedFormat) -> UInt32[Arr
     The specification rounds the quotient to binary32 first. That never changes the result: the quotient is at least
     `2^(b-1) / (2^b - 1)` of a binary32 unit away from every binary16 midpoint it does not hit, which is over one half.
     """
-    denominator = split_normal(jnp.uint32(np.float32(spec.qmax).view(np.uint32)))
-    scale = round_to(divide(split(amax), denominator), BINARY16)
+    scale = divide_by_integer(amax, spec.qmax, BINARY16)
     return jnp.maximum(scale, (amax != 0).astype(jnp.uint32))
 
 
@@ -56,10 +51,17 @@ def reciprocals(scales: UInt32[Array, "*lead"]) -> Float32[Array, "*lead"]:
     normal = (scales << 13) + jnp.uint32(112 << 23)
     subnormal = float_bits(scales.astype(jnp.int32).astype(jnp.float32) * jnp.float32(2.0**-24))
     scale32 = jnp.where(scales < 0x400, subnormal, normal)
-    one = jnp.uint32(_WORD_ONE)
-    significand = divide(split_normal(one), split_normal((scale32 & 0x7FFFFF) | one))
-    power = bits_float(jnp.where(scales == 0, one, scale32 & 0x7F800000))
-    return bits_float(round_to(significand, BINARY32)) / power
+    significand = (((scale32 & 0x7FFFFF) | 0x800000) >> 13).astype(jnp.int32)
+    power = bits_float(jnp.where(scales == 0, jnp.uint32(_WORD_ONE), scale32 & 0x7F800000))
+    # 2^34 / significand lies in (2^23, 2^24]. Up to two units of error in its estimate are corrected by the remainder,
+    # which is small and therefore known from its low 32 bits, where 2^34 is zero. Only powers of two could tie.
+    estimate = (jnp.float32(2**34) / significand.astype(jnp.float32)).astype(jnp.int32)
+    twice = -2 * (estimate * significand)
+    rounded = estimate
+    for distance in (1, 3):
+        rounded += (twice > distance * significand).astype(jnp.int32)
+        rounded -= (twice < -distance * significand).astype(jnp.int32)
+    return rounded.astype(jnp.float32) * jnp.float32(2.0**-24) / power
 
 
 def encode_grouped(x: jax.Array, spec: GroupedFormat) -> tuple[GroupedWords, Bool[Array, ""]]:

@@ -29,7 +29,8 @@ from ninfer_jax.codecs.float_words import (
     E4M3FN,
     bits_float,
     divide,
-    e4m3fn_float,
+    divide_by_integer,
+    e4m3fn_scale,
     float_bits,
     round_to,
     split,
@@ -50,11 +51,10 @@ from ninfer_jax.words import NVFP4Words
 NVFP4_MAXABS_V1 = "NVFP4_MAXABS_V1"
 LARGEST_SCALED = 0x452E0000  # 2784 = 464 * 6: the tie above the largest E4M3FN scale 448
 _WORD_2688 = 0x45280000
-_WORD_SIX = 0x40C00000
+_SCALE_ONE = 0x38
 _WORD_ONE = 0x3F800000
 LARGEST_DIVISOR = 0x7F7FFFFF
 SMALLEST_DIVISOR = 0x00800000
-_E2M1_MIDPOINTS = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
 
 
 @jax.jit
@@ -92,11 +92,11 @@ def encode_nvfp4(x: jax.Array, divisor: AnyArray | None = None) -> tuple[NVFP4Wo
     group_amax = widen_words(last_axis_maximum(split_groups(magnitude_words(x), NVFP4.group_size)), x.dtype)
     divisors = nvfp4_divisor(jnp.max(group_amax, axis=(-2, -1))) if divisor is None else jnp.asarray(divisor)
     scaled_amax = float_bits(_scale(group_amax, divisors[..., None, None]))
-    scales = round_to(divide(split_normal(scaled_amax), split_normal(jnp.uint32(_WORD_SIX))), E4M3FN)
-    scales = jnp.maximum(scales, (group_amax != 0).astype(jnp.uint32))
+    scales = jnp.maximum(divide_by_integer(scaled_amax, 6, E4M3FN), (group_amax != 0).astype(jnp.uint32))
+    units = e4m3fn_scale(jnp.where(scales == 0, jnp.uint32(_SCALE_ONE), scales))  # a group of zeros has codes 0
     words = binary32_words(x)
     scaled = _scale(split_groups(words & 0x7FFFFFFF, NVFP4.group_size), divisors[..., None, None, None])
-    codes = join_groups(_e2m1_magnitudes(float_bits(scaled), scales), x.shape[-1]) | ((words >> 31) << 3)
+    codes = join_groups(_e2m1_magnitudes(scaled, units), x.shape[-1]) | ((words >> 31) << 3)
     ok = jnp.all(group_amax < INFINITY_WORD) & jnp.all(scaled_amax <= LARGEST_SCALED)
     ok &= jnp.all((divisors >= SMALLEST_DIVISOR) & (divisors <= LARGEST_DIVISOR))
     return NVFP4Words(codes.astype(jnp.uint8), scales.astype(jnp.uint8), divisors), ok
@@ -112,12 +112,16 @@ def _scale(magnitudes: UInt32[Array, "*#shape"], divisors: UInt32[Array, "*#shap
 
 
 def _e2m1_magnitudes(
-    scaled: UInt32[Array, "*lead groups 16"], scales: UInt32[Array, "*lead groups"]
+    scaled: Float32[Array, "*lead groups 16"], units: Float32[Array, "*lead groups"]
 ) -> UInt32[Array, "*lead groups 16"]:
-    """`RNE_e2m1(z / scale)` by counting the midpoints below `z`: a midpoint times a scale is exact in binary32."""
-    unit = e4m3fn_float(jnp.where(scales == 0, jnp.uint32(0x38), scales))  # a zero group takes scale 1: its codes are 0
-    codes = jnp.zeros_like(scaled)
-    for lower, midpoint in enumerate(_E2M1_MIDPOINTS):
-        threshold = float_bits(unit * jnp.float32(midpoint))[..., None]
-        codes += (scaled + (lower & 1) > threshold).astype(jnp.uint32)  # a tie leaves the odd code
-    return codes
+    """`RNE_e2m1(z / scale)`, a bit at a time from the top: a midpoint times a scale is exact in binary32.
+
+    A midpoint above an odd code belongs to the even code above it, one above an even code to that code.
+    """
+    quarter, three_quarters, five_quarters, seven_quarters, half_five, half_seven, five = (
+        (units * jnp.float32(midpoint))[..., None] for midpoint in (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
+    )
+    top = scaled >= seven_quarters
+    middle = scaled >= jnp.where(top, half_seven, three_quarters)
+    low = scaled > jnp.where(top, jnp.where(middle, five, half_five), jnp.where(middle, five_quarters, quarter))
+    return jnp.where(top, jnp.uint32(4), 0) + jnp.where(middle, jnp.uint32(2), 0) + low.astype(jnp.uint32)

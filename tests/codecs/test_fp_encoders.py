@@ -12,6 +12,7 @@ from ninfer_jax.codecs import check_words, matrix_amax, nvfp4_divisor, quantize,
 from ninfer_jax.errors import EncodeError
 from ninfer_jax.words import NVFP4Words, QuantizedWords, RowScaledWords
 from tests.codecs.sources import widen, wild_f32
+from tests.golden_cases import table
 from tests.oracle import encoders_fp as oracle
 
 MODES = pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
@@ -139,6 +140,37 @@ def test_nvfp4_ties_go_to_even_codes() -> None:
     ties = {0.25: 0, 0.75: 2, 1.25: 2, 1.75: 4, 2.5: 4, 3.5: 6, 5.0: 6}
     for value, code in ties.items():
         assert found.codes[int(value * 8), 0] == code
+
+
+@MODES
+def test_nvfp4_every_scale_midpoint(jit: bool) -> None:
+    """6 times every midpoint of neighboring scales, and four binary32 words to each side; d_w = 1."""
+    scales = table("e4m3fn_f32").view(np.float32)[:0x7F].astype(np.float64)
+    exact = ((scales + np.append(scales[1:], 480)) * 3).astype(np.float32).view(np.uint32)
+    x = np.zeros((exact.size, 9 * 16), np.float32)
+    x[:, ::16] = (exact[:, None] + np.arange(-4, 5)).astype(np.uint32).view(np.float32)
+    x = x.reshape(-1, 16)[:-4]  # above the last midpoint, 464 * 6, there is no scale
+    divisor = jnp.uint32(0x3F800000)
+    found, ok = (_try_quantize if jit else try_quantize)(x, format="NVFP4", divisor=divisor)
+    assert ok
+    assert_nvfp4(found, x, int(divisor))
+
+
+@MODES
+def test_nvfp4_ties_of_every_scale(jit: bool) -> None:
+    """Every scale times every midpoint of E2M1, and one binary32 word to each side; d_w = 1."""
+    scales = table("e4m3fn_f32").view(np.float32)[1:0x7F]
+    ties = scales[:, None] * np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5], np.float32)
+    words = ties.view(np.uint32)[..., None] + np.arange(-1, 2)
+    x = np.zeros((scales.size, 32), np.float32)
+    x[:, [0, 16]] = 6 * scales[:, None]
+    x[:, 1:15] = words.astype(np.uint32).view(np.float32).reshape(scales.size, 21)[:, :14]
+    x[:, 17:24] = -words.astype(np.uint32).view(np.float32).reshape(scales.size, 21)[:, 14:]
+    divisor = jnp.uint32(0x3F800000)
+    found, ok = (_try_quantize if jit else try_quantize)(x, format="NVFP4", divisor=divisor)
+    assert ok
+    np.testing.assert_array_equal(found.scales, np.arange(1, 0x7F)[:, None].repeat(2, axis=1))
+    assert_nvfp4(found, x, int(divisor))
 
 
 def test_nvfp4_rescue() -> None:
