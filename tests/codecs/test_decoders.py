@@ -120,6 +120,20 @@ def test_nvfp4_every_code_and_scale_with_many_divisors(jit: bool) -> None:
     np.testing.assert_array_equal(found, expected.view(np.uint32))
 
 
+@MODES
+def test_nvfp4_divisors_that_leave_every_weight_normal(jit: bool) -> None:
+    """All codes and scales over one divisor at a time, at both ends of the range with a program of its own; vmapped."""
+    divisors = np.array([0x08800000, 0x087FFFFF, 0x76FFFFFF, 0x77000000, 0x3F800000, 0x3FAAAAAB, 0x5C123457], np.uint32)
+    codes = np.broadcast_to(np.arange(16, dtype=np.uint8), (127, 16))
+    scales = np.arange(127, dtype=np.uint8)[:, None]
+    e2m1, e4m3fn = table("e2m1_f32").view(np.float32), table("e4m3fn_f32").view(np.float32)
+    expected = (e2m1[codes] * e4m3fn[scales] / divisors.view(np.float32)[:, None, None]).view(np.uint32)
+    for divisor, each in zip(divisors, expected, strict=True):
+        np.testing.assert_array_equal(decode(NVFP4Words(codes, scales, divisor), "NVFP4", jit), each)
+    vmapped = jax.vmap(lambda divisor: dequantize(NVFP4Words(codes, scales, divisor), "NVFP4"))
+    np.testing.assert_array_equal(bits((jax.jit(vmapped) if jit else vmapped)(divisors)), expected)
+
+
 def test_nvfp4_partial_group() -> None:
     case = nvfp4_cases()[0]
     words = NVFP4Words(case["codes"][:, :20], case["scales"][:, :2], case["divisor"])
