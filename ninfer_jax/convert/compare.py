@@ -123,7 +123,8 @@ class _Comparison:
 
     def read(self, block: Block) -> tuple[Work, Any]:
         if self._work is None or self._work[0] != block.position:
-            work = work_for(self.plan.specs[block.position], self.mesh, self.plan.block_bytes)
+            spec = self.plan.specs[block.position]
+            work = work_for(spec, self.mesh, self.plan.block_bytes, measured=False)
             self._work = (block.position, work)
         work = self._work[1]
         return work, work.read(block.start, block.stop)

@@ -7,59 +7,62 @@ and files. Specification: tensor-formats §3, §5, §7; storage-layouts.
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax.numpy as jnp
-from jaxtyping import Array, Float32
+from jaxtyping import Array
 
 from ninfer_jax.codecs import count_violations, dequantize, matrix_amax, try_quantize
 from ninfer_jax.convert.devices import DeviceMesh
+from ninfer_jax.convert.error_sums import ErrorSums, error_sums
 from ninfer_jax.formats import get_format
 from ninfer_jax.layouts import pack, unpack
 from ninfer_jax.planes import NVFP4Planes
 from ninfer_jax.words import NVFP4Words
 
 
-class ErrorSums(NamedTuple):
-    """Per padded row: sum of squared values, sum of squared errors, largest absolute error."""
-
-    signal: Float32[Array, "rows"]
-    noise: Float32[Array, "rows"]
-    worst: Float32[Array, "rows"]
-
-
-def _errors(values: Array, decoded: Array) -> ErrorSums:
-    """Error sums by row; a non-finite error stays visible in `worst`."""
-    exact = values.astype(jnp.float32)
-    difference = exact - decoded
-    return ErrorSums(
-        jnp.sum(exact * exact, axis=-1),
-        jnp.sum(difference * difference, axis=-1),
-        jnp.max(jnp.abs(difference), axis=-1),
-    )
-
-
 @lru_cache(maxsize=64)
-def encode_program(mesh: DeviceMesh, name: str) -> Callable[..., Any]:
-    """Program `x [rows, k] -> (planes, ok [devices], ErrorSums)` of a grouped or row-scaled format."""
+def quantize_program(mesh: DeviceMesh, name: str) -> Callable[..., Any]:
+    """Program `x [rows, k] -> (words, ok [devices])` of a grouped or row-scaled format."""
 
     def run(values: Array) -> Any:
         words, ok = try_quantize(values, name)
-        return pack(words, name), ok[None], _errors(values, dequantize(words, name))
+        return words, ok[None]
 
     return mesh.compile(run)
 
 
 @lru_cache(maxsize=8)
-def block_scaled_encode_program(mesh: DeviceMesh, name: str) -> Callable[..., Any]:
-    """Program `(x [rows, k], divisor) -> ((codes, scales), ok, ErrorSums)`; the divisor is that of the whole matrix."""
+def block_scaled_quantize_program(mesh: DeviceMesh, name: str) -> Callable[..., Any]:
+    """Program `(x [rows, k], divisor) -> ((codes, scales), ok [devices])`; the divisor is that of the whole matrix."""
 
     def run(values: Array, divisor: Array) -> Any:
         words, ok = try_quantize(values, name, divisor=divisor)
-        planes = pack(words, name)
-        return (planes[0], planes[1]), ok[None], _errors(values, dequantize(words, name))
+        return (words[0], words[1]), ok[None]
 
     return mesh.compile(run, replicated=1)
+
+
+@lru_cache(maxsize=64)
+def errors_program(mesh: DeviceMesh, name: str) -> Callable[..., Any]:
+    """Program `(x [rows, k], words) -> ErrorSums` of a grouped or row-scaled format.
+
+    A program of its own: inside that of the encoder XLA computes scales and codes again for every sum.
+    """
+
+    def run(values: Array, words: Any) -> ErrorSums:
+        return error_sums(values, dequantize(words, name))
+
+    return mesh.compile(run, sharded=2)
+
+
+@lru_cache(maxsize=8)
+def block_scaled_errors_program(mesh: DeviceMesh, name: str) -> Callable[..., Any]:
+    """Program `(x [rows, k], (codes, scales), divisor) -> ErrorSums` of NVFP4."""
+
+    def run(values: Array, parts: tuple[Array, Array], divisor: Array) -> ErrorSums:
+        return error_sums(values, dequantize(NVFP4Words(*parts, divisor), name))
+
+    return mesh.compile(run, sharded=2, replicated=1)
 
 
 @lru_cache(maxsize=4)

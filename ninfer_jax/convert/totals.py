@@ -40,7 +40,9 @@ class ErrorTotals:
         return 10 * math.log10(self.signal / self.noise)
 
     @classmethod
-    def of_rows(cls, sums: Iterable[Any], rows: int) -> "ErrorTotals":
-        """Totals of the first `rows` of per-row signal, noise and worst arrays."""
+    def of_rows(cls, sums: Iterable[Any] | None, rows: int) -> "ErrorTotals":
+        """Totals of the first `rows` of per-row signal, noise and worst arrays; zero where nothing was measured."""
+        if sums is None:
+            return cls()
         signal, noise, worst = (np.asarray(part)[:rows].astype(np.float64) for part in sums)
         return cls(float(signal.sum()), float(noise.sum()), float(worst.max(initial=0.0)))

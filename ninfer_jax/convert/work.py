@@ -37,18 +37,20 @@ _ENCODERS = {"grouped": GroupedEncode, "row-scaled": RowScaledEncode, "block-sca
 _COPIERS = {"grouped": GroupedCopy, "row-scaled": RowScaledCopy, "block-scaled": BlockScaledCopy}
 
 
-def work_for(spec: ObjectSpec, mesh: DeviceMesh, block_bytes: int) -> Work:
+def work_for(spec: ObjectSpec, mesh: DeviceMesh, block_bytes: int, *, measured: bool = True) -> Work:
     """The steps for one object of a resolved recipe.
 
     Args:
         spec: a tensor or a resource.
         mesh: devices to lay row blocks over.
         block_bytes: source bytes of a full block.
+        measured: also sum the errors of encoders; else their totals are zero.
     """
     if isinstance(spec, ResourceSpec):
         return ResourceCopy(spec)
     category = get_format(spec.format).category
     if category == "direct":
         return DirectCopy(spec) if spec.cast is None else DirectCast(spec)
-    kinds = _COPIERS if spec.word_exact else _ENCODERS
-    return kinds[category](spec, mesh, block_bytes)
+    if spec.word_exact:
+        return _COPIERS[category](spec, mesh, block_bytes)
+    return _ENCODERS[category](spec, mesh, block_bytes, measured)

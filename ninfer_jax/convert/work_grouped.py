@@ -11,7 +11,7 @@ import numpy as np
 from ninfer_jax.convert.blocks import row_bytes
 from ninfer_jax.convert.devices import DeviceMesh, padded_rows
 from ninfer_jax.convert.failures import raise_encode_error
-from ninfer_jax.convert.programs import encode_program, pack_program
+from ninfer_jax.convert.programs import errors_program, pack_program, quantize_program
 from ninfer_jax.convert.tiles import TILE, tile_rows, tiles_per_row, untile_planes
 from ninfer_jax.convert.totals import ErrorTotals
 from ninfer_jax.errors import FormatError
@@ -21,10 +21,11 @@ from ninfer_jax.words import GroupedWords
 
 
 class GroupedEncode:
-    """Quantize and pack: `planes = pack(quantize(x))` (MAXABS_F16_RECIP_RNE_V1)."""
+    """Quantize and pack: `planes = pack(quantize(x))` (MAXABS_F16_RECIP_RNE_V1); error sums where `measured`."""
 
-    def __init__(self, spec: TensorSpec, mesh: DeviceMesh, block_bytes: int) -> None:
+    def __init__(self, spec: TensorSpec, mesh: DeviceMesh, block_bytes: int, measured: bool) -> None:
         self.spec = spec
+        self.measured = measured
         self.mesh = mesh
         self.columns = spec.shape[1]
         self.full = full_tiles(spec, block_bytes)
@@ -37,7 +38,11 @@ class GroupedEncode:
 
     def launch(self, data: np.ndarray) -> Any:
         """Start quantize, pack and the error sums."""
-        return encode_program(self.mesh, self.spec.format)(self.mesh.put(data))
+        values = self.mesh.put(data)
+        words, ok = quantize_program(self.mesh, self.spec.format)(values)
+        planes = pack_program(self.mesh, self.spec.format)(words)
+        sums = errors_program(self.mesh, self.spec.format)(values, words) if self.measured else None
+        return planes, ok, sums
 
     def collect(self, start: int, stop: int, result: Any) -> tuple[Any, ErrorTotals]:
         """Planes of the rows; a refused value or scale is explained in the tensor's coordinates."""

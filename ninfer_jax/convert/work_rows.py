@@ -15,9 +15,11 @@ from ninfer_jax.convert.devices import DeviceMesh, padded_rows
 from ninfer_jax.convert.failures import raise_encode_error
 from ninfer_jax.convert.programs import (
     amax_program,
-    block_scaled_encode_program,
+    block_scaled_errors_program,
     block_scaled_pack_program,
-    encode_program,
+    block_scaled_quantize_program,
+    errors_program,
+    quantize_program,
 )
 from ninfer_jax.convert.tiles import pad_rows
 from ninfer_jax.convert.totals import ErrorTotals
@@ -33,12 +35,13 @@ _SCALE_TILE_ROWS = 128
 
 
 class RowScaledEncode:
-    """Quantize FP8 rows: `planes = pack(quantize(x))` (FP8_ROW_MAXABS_BF16_V1)."""
+    """Quantize FP8 rows: `planes = pack(quantize(x))` (FP8_ROW_MAXABS_BF16_V1); error sums where `measured`."""
 
     quantum = 1
 
-    def __init__(self, spec: TensorSpec, mesh: DeviceMesh, block_bytes: int) -> None:
+    def __init__(self, spec: TensorSpec, mesh: DeviceMesh, block_bytes: int, measured: bool) -> None:
         self.spec = spec
+        self.measured = measured
         self.mesh = mesh
         self.block_bytes = block_bytes
         self.full = max(1, block_bytes // row_bytes(spec))
@@ -50,7 +53,10 @@ class RowScaledEncode:
 
     def launch(self, data: np.ndarray) -> Any:
         """Start quantize, pack and the error sums."""
-        return encode_program(self.mesh, self.spec.format)(self.mesh.put(data))
+        values = self.mesh.put(data)
+        words, ok = quantize_program(self.mesh, self.spec.format)(values)
+        sums = errors_program(self.mesh, self.spec.format)(values, words) if self.measured else None
+        return pack(words, self.spec.format), ok, sums
 
     def collect(self, start: int, stop: int, result: Any) -> tuple[Any, ErrorTotals]:
         """Planes of the rows; a refused value or scale is explained in the tensor's coordinates."""
@@ -67,8 +73,8 @@ class BlockScaledEncode(RowScaledEncode):
 
     quantum = _SCALE_TILE_ROWS
 
-    def __init__(self, spec: TensorSpec, mesh: DeviceMesh, block_bytes: int) -> None:
-        super().__init__(spec, mesh, block_bytes)
+    def __init__(self, spec: TensorSpec, mesh: DeviceMesh, block_bytes: int, measured: bool) -> None:
+        super().__init__(spec, mesh, block_bytes, measured)
         self.full = max(_SCALE_TILE_ROWS, self.full // _SCALE_TILE_ROWS * _SCALE_TILE_ROWS)
         self._divisor: np.ndarray | None = None
 
@@ -80,8 +86,12 @@ class BlockScaledEncode(RowScaledEncode):
 
     def launch(self, data: np.ndarray) -> Any:
         """Start quantize, pack and the error sums."""
-        program = block_scaled_encode_program(self.mesh, self.spec.format)
-        return program(self.mesh.put(data), self.mesh.replicate(self._divisor))
+        mesh, name = self.mesh, self.spec.format
+        values, divisor = mesh.put(data), mesh.replicate(self._divisor)
+        parts, ok = block_scaled_quantize_program(mesh, name)(values, divisor)
+        planes = block_scaled_pack_program(mesh, name)(*parts, divisor)
+        sums = block_scaled_errors_program(mesh, name)(values, parts, divisor) if self.measured else None
+        return planes, ok, sums
 
     def collect(self, start: int, stop: int, result: Any) -> tuple[Any, ErrorTotals]:
         """Planes of the rows, each block with the divisor of the matrix."""
