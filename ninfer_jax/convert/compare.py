@@ -20,9 +20,9 @@ from ninfer_jax.convert.differences import first_difference, same_bytes
 from ninfer_jax.convert.plan import ConversionPlan
 from ninfer_jax.convert.settings import PathLike, Settings, planned
 from ninfer_jax.convert.stages import Pipeline
-from ninfer_jax.convert.verify import Verified
+from ninfer_jax.convert.verify import Verified, check_between_planes
 from ninfer_jax.convert.work import Work, work_for
-from ninfer_jax.errors import VerifyError
+from ninfer_jax.errors import ConversionError, VerifyError
 from ninfer_jax.recipes import Recipe
 
 _SAMPLED_BLOCK_BYTES = 1 << 20
@@ -55,14 +55,18 @@ def verify_against(
 
     Raises:
         VerifyError: naming the first object or word that differs.
+        ConversionError: a sample of less than one block.
         NinferError: as `convert`, where the source cannot be planned or read.
     """
+    if sample is not None and sample < 1:
+        raise ConversionError(f"sample = {sample} would compare nothing; give at least 1, or None to compare all")
     begun = time.perf_counter()
     chosen = settings or Settings()
     if sample is not None and chosen.block_bytes is None:
         chosen = replace(chosen, block_bytes=_SAMPLED_BLOCK_BYTES)
     with planned(source, recipe, chosen, dialect=dialect) as (plan, _, _), open_artifact(Path(path)) as artifact:
         check_same_plan(artifact, plan)
+        check_between_planes(artifact)
         blocks = plan.blocks if sample is None else sampled_blocks(plan, sample, seed)
         comparison = _Comparison(plan, artifact, chosen, blocks)
         Pipeline(comparison.read, comparison.launch, comparison.collect, comparison.compare).run(blocks)

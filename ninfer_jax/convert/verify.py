@@ -1,4 +1,4 @@
-"""Verifying an artifact by itself: its structure, then every word of every tensor, and the padding of every row.
+"""Verifying an artifact by itself: its structure, then every word of every tensor, and all padding in payloads.
 
 Words that the formats do not allow are counted on the device and then named with their coordinate. Comparing with a
 source is in `ninfer_jax.convert.compare`. Specification: tensor-formats §3, §5, §6; storage-layouts (padding);
@@ -8,6 +8,7 @@ container.
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,7 @@ def verify_artifact(
     begun = time.perf_counter()
     mesh = DeviceMesh(devices)
     with open_artifact(Path(path)) as artifact:
+        check_between_planes(artifact)
         total = sum(stored.nbytes for stored in artifact.tensors.values())
         counts = _Counts(total, progress)
         Pipeline(_read, _launch, _collect, counts.add).run(_items(artifact, mesh, block_bytes))
@@ -118,6 +120,25 @@ def _raise_invalid(item: _Item, counts: dict[str, int]) -> None:
         raise VerifyError(f"tensor {stored.name!r}: {error}") from error
     broken = ", ".join(f"{rule} {count}" for rule, count in counts.items() if count)
     raise VerifyError(f"tensor {stored.name!r}: words in the padding of rows from {item.start} break rules: {broken}")
+
+
+def check_between_planes(artifact: Artifact) -> None:
+    """Refuse bytes between the planes of a tensor that are not zero (storage-layouts).
+
+    Raises:
+        VerifyError: naming the tensor and the byte of its payload.
+    """
+    for stored in artifact.tensors.values():
+        planes, payload = stored.geometry.planes, artifact.payload(stored.name)
+        for one, following in pairwise(planes):
+            end = one.offset + one.nbytes
+            gap = np.flatnonzero(payload[end : following.offset])
+            if gap.size:
+                raise VerifyError(
+                    f"tensor {stored.name!r}: byte {end + int(gap[0])} of its payload, between {one.name} and "
+                    f"{following.name}, must be zero; its writer did not fill the layout as it asks"
+                )
+        artifact.release(stored.name)
 
 
 def check_padding(planes: GroupedPlanes, rows: StoredRows) -> None:

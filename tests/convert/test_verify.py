@@ -58,6 +58,8 @@ def test_a_sound_artifact_passes(sample: Sample):
         ("nvfp4.f32", "divisor", 3, 0xFF, r"'nvfp4.f32': .*divisor"),
         ("Q4.f32", "base", 128 * 3 + 110, 0x01, r"'Q4.f32': columns past 200"),
         ("Q4.f16", "scales", 2, 0x01, r"'Q4.f16': columns past 33"),
+        ("Q5.f32", "scales", -1, 0x01, r"'Q5.f32': byte 24063 .*, between high and scales, must be zero"),
+        ("fp8.f32", "scales", -208, 0x80, r"'fp8.f32': byte 30000 .*, between codes and scales, must be zero"),
     ],
 )
 def test_illegal_words_and_padding_are_named(
@@ -97,6 +99,11 @@ def test_the_first_word_that_differs_from_the_source_is_named(
         byte = int(artifact.payload(name)[stored.geometry.plane(plane).offset + index])
     with pytest.raises(VerifyError, match=message):
         verify_against(damage(name, plane, index, byte ^ 1), sample.checkpoint, sample.recipe, SETTINGS)
+
+
+def test_a_sample_too_finds_what_lies_between_planes(sample: Sample, damage: Callable[[str, str, int, int], Path]):
+    with pytest.raises(VerifyError, match="between codes and scales"):
+        verify_against(damage("fp8.f32", "scales", -1, 1), sample.checkpoint, sample.recipe, SETTINGS, sample=1)
 
 
 def test_another_recipe_is_named(sample: Sample):
