@@ -23,7 +23,7 @@ class _File(click.Path):
         return super().convert(value, param, ctx)
 
 
-FILE = _File(path_type=Path)
+FILE = _File(path_type=Path, readable=False)  # what cannot be read is no wrong usage: commands say so
 
 _RECIPE_HELP = f"Built-in recipe or TOML file. Built in: {', '.join(BUILTIN_RECIPES)}."
 

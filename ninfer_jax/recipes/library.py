@@ -116,8 +116,10 @@ def _read(name_or_path: str | Path) -> tuple[str, str]:
         if path.stat().st_size > MAX_RECIPE_BYTES:
             raise RecipeError(f"recipe {path.name} has more than {MAX_RECIPE_BYTES} bytes")
         return path.read_text(encoding="utf-8"), path.stem
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(f"recipe {path.name} cannot be read: {error}") from None
+    except OSError as error:
+        raise RecipeError(f"recipe {path.name} cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"recipe {path.name} is not UTF-8 text: {error.reason} at byte {error.start}") from None
 
 
 def _option_values(

