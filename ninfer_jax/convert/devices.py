@@ -11,6 +11,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
+from ninfer_jax.errors import ConversionError
+
 Devices: TypeAlias = Sequence[Any]
 """JAX devices."""
 
@@ -24,10 +26,15 @@ class DeviceMesh:
 
     Args:
         devices: the devices to use; all local devices where None.
+
+    Raises:
+        ConversionError: an empty list of devices.
     """
 
     def __init__(self, devices: Devices | None = None) -> None:
         self.devices = tuple(devices) if devices is not None else tuple(jax.local_devices())
+        if not self.devices:
+            raise ConversionError("devices = () names no device; give at least one, or None for all local ones")
         self.mesh = Mesh(np.array(self.devices), (_ROWS,))
         self._sharded = NamedSharding(self.mesh, P(_ROWS))
         self._replicated = NamedSharding(self.mesh, P())

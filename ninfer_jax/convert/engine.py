@@ -101,7 +101,8 @@ def execute(
     expected = fingerprint(plan.artifact, plan.resolution, files)
     group.barrier("all is checked", f"{expected} {plan.block_bytes} {settings.resume}")
     remains = Remains(destination)
-    hasher = _start_hashing(files, group, settings)
+    inputs = (*files, *_resource_files(plan))
+    hasher = _start_hashing(inputs, group, settings)
     workspace: Workspace | None = None
     try:
         workspace = open_workspace(plan, destination, expected, group, settings)
@@ -121,12 +122,18 @@ def execute(
             workspace.close()
     report = _report(plan, destination, records)
     report.sources = tuple(
-        {"file": file.name, "bytes": file.nbytes, "sha256": digests.get(file.path)} for file in files
+        {"file": file.name, "bytes": file.nbytes, "sha256": digests.get(file.path)} for file in inputs
     )
     report.stage_seconds = run.stage_seconds
     report.processes, report.devices, report.resumed = group.count, mesh.size, settings.resume
     report.elapsed_seconds = time.perf_counter() - begun
     return report
+
+
+def _resource_files(plan: ConversionPlan) -> tuple[SourceFile, ...]:
+    """Files of the checkpoint that are stored as they are, each once."""
+    found = {spec.path: spec for spec in plan.resolution.resources if spec.path is not None}
+    return tuple(SourceFile(spec.file, spec.nbytes or 0, path) for path, spec in found.items())
 
 
 def _start_hashing(files: tuple[SourceFile, ...], group: Group, settings: Settings) -> SourceHasher | None:

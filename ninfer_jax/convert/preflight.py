@@ -87,6 +87,8 @@ def check_destination(
     Raises:
         ConversionError: any of them does not allow the conversion; nothing was written.
     """
+    if not destination.name:
+        raise ConversionError(f"the destination {destination} is a folder; name a file in it")
     resources = (spec.path for spec in plan.resolution.resources if spec.path is not None)
     inputs = (*(file.path for file in files), *resources)
     partial = partial_path(destination)

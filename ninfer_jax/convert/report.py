@@ -72,7 +72,7 @@ class ConversionReport:
         identity: model_id and weights_id.
         artifact_bytes: size of the artifact.
         header_sha256: digest of its header: names, shapes, formats, offsets.
-        sources: name, size and SHA-256 (None where not computed) of every source file.
+        sources: name, size and SHA-256 (None where not computed) of every file read: weights, then resources.
         source_bytes: source bytes read for the stored objects.
         tensors: stored tensors in order.
         resources: stored name and size of every resource.

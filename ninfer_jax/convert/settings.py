@@ -17,6 +17,7 @@ from ninfer_jax.convert.journal import FLUSH_SECONDS
 from ninfer_jax.convert.plan import ConversionPlan, plan_conversion
 from ninfer_jax.convert.preflight import Preflight
 from ninfer_jax.convert.progress import Progress, silent
+from ninfer_jax.errors import ConversionError
 from ninfer_jax.recipes import Recipe, load_recipe, resolve
 from ninfer_jax.sources import Checkpoint, open_checkpoint
 
@@ -48,6 +49,17 @@ class Settings:
     progress: Progress = silent
     announce: Callable[[Preflight], None] = lambda _: None
     flush_seconds: float = FLUSH_SECONDS
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that are no whole numbers, as of `2.5e9`.
+
+        Raises:
+            ConversionError: naming the setting.
+        """
+        for name in ("block_bytes", "memory_budget"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+                raise ConversionError(f"Settings({name}={value!r}): an integer number of bytes or None is needed")
 
     def resolved_block_bytes(self) -> int:
         """The block size: as given, or as the budget allows.

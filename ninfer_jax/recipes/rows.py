@@ -7,6 +7,7 @@ elements across rows (`ninfer_jax.recipes.elements`). Specification: checkpoint-
 """
 
 import hashlib
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -190,7 +191,7 @@ def slice_rows(rows: RowSource, start: int, stop: int) -> RowSelection:
     Raises:
         RecipeError: not 0 <= start < stop <= rows.
     """
-    count = _need_rows(rows, "slice")
+    count, start, stop = _need_rows(rows, "slice"), operator.index(start), operator.index(stop)
     if not 0 <= start < stop <= count:
         raise RecipeError(f"slice [{start}, {stop}) lies outside the {count} rows of {describe(rows)}")
     return _select((rows,), [0], [start], [stop - start])

@@ -2,11 +2,12 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from ninfer_jax.convert import Settings, convert
+from ninfer_jax.convert import Settings, convert, verify_against
 from ninfer_jax.errors import CastError, ConversionError, EncodeError, NinferError, RecipeError
 from tests.checkpoints.files import write_checkpoint
 from tests.convert.conftest import Sample
@@ -113,6 +114,23 @@ def test_a_block_or_budget_that_is_too_small_is_refused(sample: Sample, tmp_path
         convert(sample.checkpoint, tmp_path / "out.ninfer", sample.recipe, Settings(block_bytes=100))
     with pytest.raises(ConversionError, match="budget"):
         convert(sample.checkpoint, tmp_path / "out.ninfer", sample.recipe, Settings(memory_budget=1 << 20))
+
+
+@pytest.mark.parametrize("settings", [{"block_bytes": "4MiB"}, {"memory_budget": 1.5e9}, {"block_bytes": True}])
+def test_a_size_that_is_no_whole_number_is_refused(settings: dict[str, Any]):
+    with pytest.raises(ConversionError, match="an integer number of bytes or None is needed"):
+        Settings(**settings)
+
+
+def test_what_would_do_nothing_is_refused(sample: Sample, tmp_path: Path):
+    with pytest.raises(ConversionError, match="names no device"):
+        convert(sample.checkpoint, tmp_path / "out.ninfer", sample.recipe, Settings(devices=()))
+    with pytest.raises(ConversionError, match=r"destination \. is a folder"):
+        convert(sample.checkpoint, "", sample.recipe)
+    for count in (0, -1):
+        with pytest.raises(ConversionError, match="would compare nothing"):
+            verify_against(sample.artifact, sample.checkpoint, sample.recipe, sample=count)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_row_that_exceeds_the_budget_is_named(tmp_path: Path):

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ninfer_jax.convert import ConversionReport, write_html
+from ninfer_jax.convert import ConversionReport, convert, write_html
 from ninfer_jax.convert.totals import ErrorTotals
 from ninfer_jax.errors import ConversionError
+from tests.checkpoints.files import write_checkpoint
 from tests.convert.conftest import Sample
 from tests.convert.samples import tensors
 from tests.oracle import container
@@ -44,6 +45,18 @@ def test_copied_words_have_no_error_and_casts_none_measured(sample: Sample):
     assert entry(sample.report, "kept/norm").max_error == 0
     assert entry(sample.report, "cast.f32").max_error is None
     assert entry(sample.report, "Q4.f32").encoder == "MAXABS_F16_RECIP_RNE_V1"
+
+
+def test_files_stored_as_resources_are_among_the_sources(tmp_path: Path):
+    folder = write_checkpoint(tmp_path / "model", {"w": np.ones((4, 64), np.float32)}, {"hidden_size": 64})
+    report = convert(folder, tmp_path / "o.ninfer", "uniform-q4")
+    data = (folder / "config.json").read_bytes()
+    assert report.sources[-1] == {
+        "file": "config.json",
+        "bytes": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }
+    assert len(report.sources) == 2
 
 
 def test_the_file_holds_names_digests_and_totals_but_no_path(sample: Sample, written: Path):
