@@ -158,7 +158,7 @@ def records_of(table: Table, tokens: int, gathers: dict[str, Callable], time_all
         table: what rows are taken from.
         tokens: how many.
         gathers: packed gathers by name.
-        time_all: ({name: (function, table)}, ids) -> {name: `Timing` of a call}.
+        time_all: ({name: (function, table)}, ids) -> {name: `Timing` of a call, or why there is none}.
         refusals: gets what is wrong with the gathers that are left out.
         calls: how often rows are taken, other ones each time, so that few are found in a cache.
     """
@@ -168,6 +168,9 @@ def records_of(table: Table, tokens: int, gathers: dict[str, Callable], time_all
     timed: dict[str, tuple[Callable, Any]] = {name: (call, table.packed) for name, call in right.items()}
     timed[_DENSE] = jax.jit(lambda dense, ids: jnp.take(dense, ids, axis=0)), table.dense
     for name, timing in time_all(timed, ids).items():
+        if isinstance(timing, str):
+            refusals[f"{name}, {table.title(tokens)}"] = timing
+            continue
         read = 2 * tokens * k if name == _DENSE else tokens * table.packed.nbytes // n
         nbytes = read + 2 * tokens * k
         yield timed_record(
@@ -184,18 +187,23 @@ def by_the_wall(timed: dict[str, tuple[Callable, Any]], ids: Sequence[jax.Array]
 
 def by_the_device(
     timed: dict[str, tuple[Callable, Any]], ids: Sequence[jax.Array], clock: gpu_timing.Clock, sweep: int
-) -> dict[str, Timing]:
-    """Kernel times of a call, a sweep of so many bytes between runs taken off."""
-    seconds = {
-        name: gpu_timing.seconds_between_sweeps(clock, call, table, list(ids), sweep)
-        for name, (call, table) in timed.items()
-    }
-    return {name: Timing(one, one) for name, one in seconds.items()}
+) -> dict[str, Timing | str]:
+    """Kernel times of a call, a sweep of so many bytes between runs taken off; or why the clock gives none."""
+    found: dict[str, Timing | str] = {}
+    for name, (call, table) in timed.items():
+        try:
+            seconds = gpu_timing.seconds_between_sweeps(clock, call, table, list(ids), sweep)
+        except RuntimeError as error:
+            found[name] = first_line(error)
+        else:
+            found[name] = Timing(seconds, seconds)
+    return found
 
 
 def run(settings: Settings) -> Iterator[Record]:
     """Records of every table and number of tokens; quick runs cut tables to `QUICK_ROWS` rows."""
-    time_all, calls = functools.partial(by_the_wall, rounds=settings.rounds), CALLS
+    time_all: Callable = functools.partial(by_the_wall, rounds=settings.rounds)
+    calls = CALLS
     if jax.default_backend() == "gpu":
         sweep = 2 * hardware_of(jax.devices()[0]).l2_bytes
         time_all = functools.partial(by_the_device, clock=gpu_timing.device_clock(settings.rounds), sweep=sweep)

@@ -75,6 +75,26 @@ def test_wrong_gathers_are_left_out_and_a_wrong_default_ends_the_case(table):
         list(records_of(table, 3, {OURS: wrong}, by_count, {}, calls=2))
 
 
+def test_one_that_the_clock_fails_on_costs_the_others_nothing(table):
+    take, refusals = gathers_of(table, 3, {})[OURS], {}
+
+    class Clock:
+        name = "fails once"
+        called = 0
+
+        def __call__(self, program, arguments, calls):
+            self.called += 1
+            if self.called == 1:
+                raise RuntimeError("CUPTI recorded no kernel")
+            return 6.0
+
+    clock = Clock()
+    time_all = lambda timed, ids: bench_embedding.by_the_device(timed, ids, clock, 0)
+    [record] = records_of(table, 3, {OURS: take}, time_all, refusals, calls=2)
+    assert (record.implementation, record.seconds) == ("xla-bf16", 3.0)
+    assert refusals == {f"{OURS}, {table.title(3)}": "RuntimeError: CUPTI recorded no kernel"}
+
+
 def test_the_sweep_is_taken_off():
     class Clock:
         name = "counts"
