@@ -69,7 +69,11 @@ def open_artifact(path: str | os.PathLike[str]) -> "Artifact":
 
 def _open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     # A pipe or a device would block or never end, so the kind is asked before the file is opened.
-    if not stat.S_ISREG(os.stat(path).st_mode):
+    try:
+        mode = os.stat(path).st_mode
+    except ValueError as error:  # a null character, or one that the file system's encoding does not have
+        raise ArtifactError(f"is not the name of a file: {error}") from None
+    if not stat.S_ISREG(mode):
         raise ArtifactError("is not a regular file; an artifact is one file")
     return open(path, "rb")
 

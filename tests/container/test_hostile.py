@@ -120,6 +120,12 @@ def test_what_is_no_file(make, tmp_path):
         open_artifact("/dev/zero" if make == "device" else path)
 
 
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"], ids=ascii)
+def test_what_is_no_name_of_a_file(name):
+    with pytest.raises(ArtifactError, match="is not the name of a file"):
+        open_artifact(name)
+
+
 def test_errors_print_no_control_characters(tmp_path):
     path = tmp_path / "x.ninfer"
     path.write_bytes(frame(directory([resource("\x1b[31mred\n", 0, 5)])))
