@@ -24,7 +24,10 @@ class ByteSize(click.ParamType):
         unit = _UNITS.get(match.group(2).upper()) if match else None
         if match is None or unit is None:
             self.fail(f"{value!r} is not a size; write bytes or a number with KB, MB, GB, KiB, MiB or GiB", param, ctx)
-        return int(float(match.group(1)) * unit)
+        nbytes = int(float(match.group(1)) * unit)
+        if nbytes < 1:
+            self.fail(f"{value!r} is no bytes at all; give a size of at least one byte", param, ctx)
+        return nbytes
 
 
 def human(nbytes: int | float) -> str:

@@ -61,6 +61,7 @@ TWO = ("--processes", "2")
         ("convert", "a", "b", "--recipe", "uniform-q4", *TWO, "--process-id", "0", "--coordinator", "h:70000"),
         ("convert", "--dry-run", "--recipe", "uniform-q4"),
         ("verify", "a", "--source", "b"),
+        ("verify", "a", "--block-size", "0"),
         ("verify", "a", "--sample", "3"),
         ("report", "a"),
         ("convert", "", "b", "--recipe", "uniform-q4"),
