@@ -66,11 +66,16 @@ def export_safetensors(
     """
     target = Path(out)
     check_output(target, "destination", overwrite=overwrite, inputs=(Path(path),))
-    temporary = target.with_name(f".{target.name}.partial")
+    # A name of its own: that of another run to the same destination, or of an unfinished conversion, is not taken.
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.partial")
     with open_artifact(Path(path)) as artifact:
         header = _header(artifact)
         try:
-            with open(temporary, "wb") as file:
+            output = open(temporary, "xb")  # noqa: SIM115 (a file that exists is another's and stays)
+        except OSError as error:
+            raise _not_written(target, error) from error
+        try:
+            with output as file:
                 file.write(header)
                 _write_tensors(artifact, file, DeviceMesh(devices), block_bytes, progress)
                 file.flush()
@@ -79,11 +84,15 @@ def export_safetensors(
             os.replace(temporary, target)
         except OSError as error:
             temporary.unlink(missing_ok=True)
-            raise ConversionError(f"{target.name} cannot be written: {error.strerror}") from error
+            raise _not_written(target, error) from error
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
         return Exported(len(artifact.tensors), tuple(artifact.resources), nbytes)
+
+
+def _not_written(target: Path, error: OSError) -> ConversionError:
+    return ConversionError(f"{target.name} cannot be written: {error.strerror}")
 
 
 def _header(artifact: Artifact) -> bytes:

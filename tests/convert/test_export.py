@@ -52,6 +52,15 @@ def test_an_existing_file_is_kept(sample: Sample, tmp_path: Path):
     assert out.read_bytes() == b"precious"
 
 
+def test_what_lies_beside_the_destination_is_kept(sample: Sample, tmp_path: Path):
+    """An unfinished conversion, or an artifact of such a name, is neither written over nor removed."""
+    unfinished = tmp_path / ".out.safetensors.partial"
+    unfinished.write_bytes(sample.artifact.read_bytes())
+    export_safetensors(unfinished, tmp_path / "out.safetensors", block_bytes=1 << 20)
+    assert unfinished.read_bytes() == sample.artifact.read_bytes()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 def test_a_failed_export_leaves_nothing(tmp_path: Path):
     (tmp_path / "bad.ninfer").write_bytes(b"NINFER\0\x02")
     with pytest.raises(ArtifactError):
