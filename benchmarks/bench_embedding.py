@@ -35,7 +35,7 @@ from pallas_kernels import hardware_of
 
 QUICK_ROWS = 32768
 #: Calls of a run: of the wall's clock, and of a GPU's, which has a run end with a sweep.
-CALLS, GPU_CALLS = 8, 32
+CALLS, GPU_CALLS = 8, 16
 _CHECKED_ROWS = 256
 _DENSE = "xla-bf16"
 
