@@ -26,10 +26,10 @@ fi
 log=${results%.json}.log
 failed=()
 
-# Programs that several kinds need, such as XLA's own products, are compiled once.
+# Programs that several steps need, such as XLA's own products, are compiled once.
 cache=$(mktemp -d)
 trap 'rm -rf "$cache"' EXIT
-export JAX_COMPILATION_CACHE_DIR=$cache
+export JAX_COMPILATION_CACHE_DIR=$cache JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
 
 step() { # step SECONDS NAME COMMAND...: run for so long at most, remember a failure
   local seconds=$1 name=$2 status
