@@ -74,7 +74,7 @@ def convert(
     """
     chosen = settings or Settings()
     with planned(source, recipe, chosen, dialect=dialect) as (plan, checkpoint, loaded):
-        report = execute(plan, checkpoint.files, Path(destination), chosen)
+        report = execute(plan, checkpoint.files, destination, chosen)
         report.recipe, report.recipe_sha256 = loaded.name, loaded.digest
         return report
 
@@ -82,17 +82,24 @@ def convert(
 def execute(
     plan: ConversionPlan,
     files: tuple[SourceFile, ...],
-    destination: Path,
-    settings: Settings,
+    destination: PathLike,
+    settings: Settings | None = None,
 ) -> ConversionReport:
     """Execute a plan; see `convert`.
 
     Args:
-        plan: what to write.
-        files: the source files that the plan reads.
+        plan: what to write, made with the block size of the plan and not that of the settings.
+        files: the source files that the plan reads, `checkpoint.files`; the checkpoint stays open meanwhile.
         destination: where the artifact appears.
-        settings: how to run.
+        settings: how to run; the defaults where None.
+
+    Returns:
+        The report; it names no recipe.
+
+    Raises:
+        NinferError: any of its kinds; nothing is published then.
     """
+    settings, destination = settings or Settings(), Path(destination)
     begun = time.perf_counter()
     group = current_group()
     check_destination(plan, files, destination, overwrite=settings.overwrite, resume=settings.resume)
