@@ -161,6 +161,11 @@ def decode(rows: RowSource) -> RowSource:
     return Decoded(rows, rows.shape) if isinstance(rows, WordSource) else rows
 
 
+def transformed_rows(rows: RowSource) -> RowSource | None:
+    """What a transform of this module was made of; None for anything else."""
+    return rows.rows if isinstance(rows, _Transformed) else None
+
+
 def _refuse_words(rows: RowSource, what: str) -> None:
     if isinstance(rows, WordSource):
         raise RecipeError(f"{what} does not work on quantized words: {describe(rows)} is {rows.format}")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ninfer_jax.errors import RecipeError, SourceError
+from ninfer_jax.recipes.coverage import partly_stored
 from ninfer_jax.recipes.expressions import evaluate
 from ninfer_jax.recipes.id_lists import rank_tokens, read_counts, read_ids, tokenizer_ids
 from ninfer_jax.recipes.library import Recipe
@@ -45,7 +46,8 @@ def resolve(recipe: Recipe, checkpoint: Checkpoint) -> Resolution:
             raise RecipeError("its rules need the tensors of a checkpoint; config.json alone does not list them")
         rest = [tensor for name, tensor in checkpoint.tensors.items() if name not in expansion.used]
         ruled, dropped = ([], []) if checkpoint.declared else apply_rules(recipe.schema.rules, rest, scope)
-        return resolution(identity, [*resources, *tensors, *ruled], dropped, [*notes, *expansion.notes])
+        notes += expansion.notes + partly_stored(tensors, checkpoint.tensors)
+        return resolution(identity, [*resources, *tensors, *ruled], dropped, notes)
     except RecipeError as error:
         raise RecipeError(f"recipe {recipe.name}: {error}") from None
 

@@ -193,7 +193,11 @@ def test_templates_of_ones_own(template):
         np.testing.assert_array_equal(read(specs["t/2/1"].rows), arrays["a1"][2].astype(np.float32))
         assert found.identity == ("m-x", "w")
         assert found.dropped == ("a2",)
-        assert found.notes == ("readme: left out, because the checkpoint has no README.md",)
+        assert found.notes == (
+            "readme: left out, because the checkpoint has no README.md",
+            "a0: 2 of its 6 rows are in no object, first rows [1, 2)",
+            "a1: 4 of its 6 rows are in no object, first rows [1, 2)",
+        )
 
 
 @pytest.mark.parametrize(
