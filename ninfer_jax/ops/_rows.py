@@ -90,7 +90,8 @@ def split_columns(x: Array, parts: int) -> tuple[Array, ...]:
 
 def join_columns(parts: tuple[Array, ...]) -> Array:
     """The inverse of `split_columns`."""
-    return parts[0] if len(parts) == 1 else jnp.stack(parts, axis=-1).reshape(*parts[0].shape[:-1], -1)
+    *lead, columns = parts[0].shape
+    return parts[0] if len(parts) == 1 else jnp.stack(parts, axis=-1).reshape(*lead, len(parts) * columns)
 
 
 def scale_outputs(y: Float32[Array, "m n"], planes: Any, spec: QuantizedFormat) -> Float32[Array, "m n"]:

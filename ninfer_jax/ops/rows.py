@@ -79,6 +79,8 @@ def take_rows(
         raise LayoutError(f"ids are {ids.dtype}; row numbers are integers")
     n, k = w.shape
     flat, outside = _resolve(ids.reshape(-1), n, mode)
+    if not ids.size:
+        return jnp.zeros((*ids.shape, k), dtype)
     gather = Gather(w.format, flat.shape[0], n, k, jnp.dtype(dtype).name)
     rows = _take(w, flat, gather, implementation)
     if outside is not None:

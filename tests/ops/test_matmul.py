@@ -72,6 +72,7 @@ def test_no_rows_of_x() -> None:
     w = random_weight("Q5G64_F16S", 24, 64)
     assert matmul(jnp.ones((0, 64)), w).shape == (0, 24)
     assert matmul(jnp.ones((2, 0, 64)), w).shape == (2, 0, 24)
+    assert jax.grad(lambda x: matmul(x, w).sum())(jnp.ones((0, 64))).shape == (0, 64)
 
 
 def test_axes_of_x() -> None:

@@ -58,6 +58,13 @@ def test_row_numbers_of_any_integer_type(dtype: str, mode: str) -> None:
     np.testing.assert_array_equal(np.asarray(rows), expected)
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_no_row_numbers(format: str) -> None:
+    w = random_weight(format, 128, 192)
+    rows = jax.jit(take_rows)(w, np.zeros((2, 0), np.int32))
+    assert (rows.shape, rows.dtype) == ((2, 0, 192), jnp.float32)
+
+
 def test_only_the_rows_asked_for_are_dequantized() -> None:
     w = random_weight("Q6G64_F16S", 4096, 256)
     compiled = jax.jit(take_rows).lower(w, jax.ShapeDtypeStruct((8,), jnp.int32)).compile()
