@@ -7,7 +7,8 @@ checks nothing, because a pytree may hold any leaf; `ninfer_jax.arrays.validate`
 
 import dataclasses
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -17,14 +18,17 @@ from jaxtyping import Float, UInt8
 from ninfer_jax import codecs, layouts
 from ninfer_jax._typing import AnyArray
 from ninfer_jax.arrays._geometry import lead_axes, logical_columns, quantized_format
-from ninfer_jax.errors import LayoutError, UnsupportedError
+from ninfer_jax.errors import LayoutError, NinferError, UnsupportedError
 from ninfer_jax.formats import Format, QuantizedFormat
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class QuantizedTensor:
     """A weight `w[..., n, k]` of one of the six quantized formats, kept as its planes.
+
+    It is no array: it has no arithmetic, and nothing decodes it silently. Two are equal where their formats, columns
+    and planes are, in every byte; it has no hash, like an array.
 
     Attributes:
         planes: the planes tuple of the format's layout (see `ninfer_jax.planes`); the pytree leaves.
@@ -122,32 +126,77 @@ class QuantizedTensor:
         """Select along the first axis without decoding: a leading axis as any array would, rows by slice or ids.
 
         Raises:
-            LayoutError: for rows out of range or, in NVFP4, a count that is not a multiple of 128.
-            UnsupportedError: for an index that is not one slice, or one 1-D integer array, of the rows.
+            LayoutError: for an index out of range, a selection of no rows or, in NVFP4, of a number of rows that is not
+                a multiple of 128.
+            UnsupportedError: for an index of more than the first axis, or one that is not one slice, or one 1-D integer
+                array, of the rows.
         """
-        if self.ndim > 2:
-            if isinstance(index, tuple):
-                raise UnsupportedError(f"index {index!r}: only the first axis of a packed tensor can be indexed")
-            return dataclasses.replace(self, planes=jax.tree.map(lambda leaf: leaf[index], self.planes))
-        return dataclasses.replace(self, planes=self._select_rows(index))
+        if self.ndim == 2:
+            return dataclasses.replace(self, planes=self._select_rows(index))
+        if isinstance(index, tuple):
+            raise UnsupportedError(f"index {index!r}: only the first axis of a packed tensor can be indexed")
+        if isinstance(index, list):
+            index = np.asarray(index)
+        self._check_position(index)
+        return dataclasses.replace(self, planes=jax.tree.map(lambda leaf: leaf[index], self.planes))
+
+    def __iter__(self) -> Iterator["QuantizedTensor"]:
+        """The tensors along a leading axis.
+
+        Raises:
+            UnsupportedError: for one matrix, whose rows are no tensors of their own.
+        """
+        if self.ndim == 2:
+            raise UnsupportedError(f"{self!r} is one matrix; iterate over a leading axis, or take rows by w[a:b]")
+        return (self[i] for i in range(self.shape[0]))
+
+    def _check_position(self, index: Any) -> None:
+        """Raise LayoutError for a static position that is not there; jax would take the last one."""
+        try:
+            position = operator.index(index)
+        except TypeError:  # a slice or an array, or a traced position, whose value nobody knows
+            return
+        size = self.shape[0]
+        if not -size <= position < size:
+            raise LayoutError(f"index {position} of {self!r}: allowed {-size} to {size - 1}")
 
     def _select_rows(self, index: Any) -> Any:
         if isinstance(index, slice):
             start, stop, step = index.indices(self.shape[0])
+            if not range(start, stop, step):
+                raise LayoutError(f"{index} selects no rows of {self!r}")
             if step != 1:
                 return layouts.gather_rows(self.planes, self.format, np.arange(start, stop, step))
             return layouts.slice_rows(self.planes, self.format, start, stop)
-        if isinstance(index, list | np.ndarray | jax.Array) and np.ndim(index) == 1:
-            return layouts.gather_rows(
-                self.planes, self.format, np.asarray(index) if isinstance(index, list) else index
-            )
+        if isinstance(index, list):
+            index = np.asarray(index)
+        if isinstance(index, np.ndarray | jax.Array) and index.ndim == 1 and index.dtype != bool:
+            return layouts.gather_rows(self.planes, self.format, index)
         raise UnsupportedError(
             f"rows of a packed tensor are selected by one slice or one 1-D integer array, not {index!r};"
-            " ops.take_rows dequantizes rows"
+            " jnp.flatnonzero gives those of a mask, and ops.take_rows dequantizes rows"
         )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, QuantizedTensor):
+            return NotImplemented
+        (mine, form), (theirs, other_form) = jax.tree.flatten(self), jax.tree.flatten(other)
+        return form == other_form and all(map(np.array_equal, mine, theirs))
+
+    # Without these, NumPy would take the tensor for one object, and `@` would not say what to call.
+    __array_ufunc__ = None
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError(f"{self!r} is no array; ninfer_jax.ops.dequantize(w) gives its float values")
+
+    def __matmul__(self, other: Any) -> Any:
+        raise TypeError(f"{self!r} has no operator @; ninfer_jax.matmul(x, w) is x @ w.T")
+
+    __rmatmul__ = __matmul__
 
     def __repr__(self) -> str:
         try:
             return f"QuantizedTensor({self.format}, {list(self.shape)}, {self.bits_per_weight:.3f} bits a weight)"
-        except (ArithmeticError, AttributeError, IndexError, TypeError):  # leaves that are no weight: axes, shardings
+        except (ArithmeticError, AttributeError, IndexError, TypeError, NinferError):
+            # Leaves that are no weight, such as axes and shardings, or a format that does not exist.
             return f"QuantizedTensor({self.format}, k={self.k}, planes={self.planes!r})"

@@ -1,13 +1,15 @@
 """`QuantizedTensor` as a pytree, its properties, payloads, row selections and checks."""
 
 import dataclasses
+import operator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 
-from ninfer_jax.arrays import QuantizedTensor, validate
+from ninfer_jax.arrays import QuantizedTensor, partition_specs, validate
 from ninfer_jax.codecs import dequantize
 from ninfer_jax.errors import EncodeError, LayoutError, UnsupportedError
 from ninfer_jax.layouts import encoded_size, unpack
@@ -52,8 +54,19 @@ def test_rows_are_selected_packed(format: str) -> None:
     ids = np.arange(128)[::-1] * 2
     np.testing.assert_array_equal(values(w[ids]), expected[ids])
     np.testing.assert_array_equal(values(w[::2]), expected[::2])
-    with pytest.raises(UnsupportedError, match="take_rows"):
-        w[3]
+    np.testing.assert_array_equal(values(w[ids.tolist()]), expected[ids])
+    for index in (3, ..., (slice(0, 128), slice(None)), None, np.arange(256) < 128):
+        with pytest.raises(UnsupportedError, match="take_rows"):
+            w[index]
+    for empty in (slice(300, 400), slice(3, 3), slice(5, 3)):
+        with pytest.raises(LayoutError, match="selects no rows"):
+            w[empty]
+    with pytest.raises(LayoutError, match="nonempty list"):
+        w[[]]
+    with pytest.raises(LayoutError, match="0 to 255"):
+        w[[256]]
+    with pytest.raises(UnsupportedError, match="one matrix"):
+        iter(w)
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -64,6 +77,15 @@ def test_leading_axes(format: str) -> None:
     assert bank[1].shape == (128, 192)
     np.testing.assert_array_equal(values(bank[1]), values(bank)[1])
     assert bank[1:].shape == (2, 128, 192)
+    np.testing.assert_array_equal(values(bank[[2, 0]]), values(bank)[[2, 0]])
+    np.testing.assert_array_equal(values(bank[np.array([True, False, True])]), values(bank)[[0, 2]])
+    for index, each in enumerate(bank):
+        assert each == bank[index] == bank[index - 3]
+    assert index == 2
+    for index in (3, -4, np.int64(3), jnp.int32(3)):
+        with pytest.raises(LayoutError, match="allowed -3 to 2"):
+            bank[index]
+    assert jax.jit(lambda bank, i: bank[i])(bank, 1) == bank[1]
     seen = jax.lax.scan(lambda count, w: (count + 1, w.planes[0]), 0, bank)
     assert int(seen[0]) == 3
     np.testing.assert_array_equal(np.asarray(seen[1]), np.asarray(bank.planes[0]))
@@ -85,6 +107,39 @@ def test_leaves_may_be_anything() -> None:
     assert jax.tree.structure(w) != jax.tree.structure(quantized("Q5G64_F16S", k=191))
     jitted = jax.jit(lambda w: jax.tree.map(lambda leaf: leaf + 1, w))(w)
     assert isinstance(jitted, QuantizedTensor)
+
+
+def test_equality_is_that_of_formats_and_bytes() -> None:
+    w = quantized("Q5G64_F16S")
+    same = QuantizedTensor.from_payload(w.to_payload(), w.format, w.shape)
+    assert w == same
+    assert w != quantized("Q6G64_F16S")
+    assert w != QuantizedTensor.quantize(np.ones((256, 192), np.float32), w.format)
+    assert w != dataclasses.replace(w, k=191)
+    assert w != jax.tree.map(lambda leaf: leaf[:128], w)
+    assert w != "w"
+    specs = partition_specs(w, PartitionSpec("model"))
+    assert specs == partition_specs(w, PartitionSpec("model", None)) != partition_specs(w, PartitionSpec())
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(w)
+
+
+def test_a_packed_tensor_is_no_array() -> None:
+    w, x = quantized("NVFP4"), np.ones((2, 192), np.float32)
+    for product in (lambda: x @ w, lambda: jnp.asarray(x) @ w, lambda: w @ x.T):
+        with pytest.raises(TypeError, match=r"ninfer_jax.matmul\(x, w\) is x @ w.T"):
+            product()
+    for convert in (np.asarray, np.array, jnp.asarray):
+        with pytest.raises(TypeError, match=r"ops.dequantize\(w\)"):
+            convert(w)
+    with pytest.raises(TypeError, match="unsupported operand"):
+        operator.mul(x, w)
+
+
+def test_repr_of_anything() -> None:
+    w = quantized("Q4G64_F16S")
+    assert "k=192" in repr(dataclasses.replace(w, planes=None))
+    assert "bogus" in repr(dataclasses.replace(w, format="bogus"))
 
 
 @pytest.mark.parametrize("format", FORMATS)
