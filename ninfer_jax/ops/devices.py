@@ -42,7 +42,10 @@ def resolve_device(device: Device | str | None, x: Any = None) -> Device:
     if isinstance(device, str):
         known = KNOWN_HARDWARE.get(device)
         if known is None:
-            raise UnsupportedError(f"no GPU is described as {device!r}; the names are {', '.join(KNOWN_HARDWARE)}")
+            raise UnsupportedError(
+                f"no GPU is described as {device!r}; the names are {', '.join(KNOWN_HARDWARE)}, and a device that is"
+                " here is given as itself, such as jax.devices()[0]"
+            )
         return DescribedGpu("gpu", known.name, known.capability, known.sms)
     if device is not None:
         return device

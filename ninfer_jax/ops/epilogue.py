@@ -17,6 +17,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32
 
+from ninfer_jax.errors import UnsupportedError
+from ninfer_jax.ops._arguments import float_type
+
 Activation = Callable[[Array], Array]
 
 ACTIVATIONS: Mapping[str, Activation] = MappingProxyType(
@@ -33,11 +36,25 @@ class Epilogue:
         activation: a name of `ACTIVATIONS` where the rows of the weight are [gate; up], else None.
         bias: whether there is a bias.
         residual: dtype name of the residual, or None.
+
+    Raises:
+        UnsupportedError: for another activation, or a residual that is not the name of a float dtype.
     """
 
     activation: str | None = None
     bias: bool = False
     residual: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.activation is not None and self.activation not in ACTIVATIONS:
+            raise UnsupportedError(
+                f"activation {self.activation!r}: the kernels know {', '.join(ACTIVATIONS)}; any other function is"
+                " applied after the product, which has no epilogue then"
+            )
+        if self.residual is not None and not isinstance(self.residual, str):
+            raise UnsupportedError(f"residual {self.residual!r}: give the name of its dtype, such as 'bfloat16'")
+        if self.residual is not None:
+            float_type("residual", self.residual)
 
     def __bool__(self) -> bool:
         return self != Epilogue()

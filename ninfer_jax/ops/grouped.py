@@ -17,13 +17,14 @@ from jaxtyping import Array, Float, Int, Int32
 
 from ninfer_jax._typing import AnyArray
 from ninfer_jax.arrays import QuantizedTensor, validate
-from ninfer_jax.errors import LayoutError, UnsupportedError
+from ninfer_jax.errors import LayoutError
 from ninfer_jax.ops import _blocks, _partition, _rows
+from ninfer_jax.ops._arguments import activations, float_type
 from ninfer_jax.ops._call import Call, planes_of
 from ninfer_jax.ops._manual import varying_axes, varying_zeros
 from ninfer_jax.ops._split import Split, names
 from ninfer_jax.ops.devices import resolve_device
-from ninfer_jax.ops.xla import FLOAT_TYPES, Xla
+from ninfer_jax.ops.xla import Xla
 
 _MIN_TILE = 8
 _MAX_TILE = 128
@@ -53,25 +54,26 @@ def grouped_matmul(
         y [M, N], of the type of x unless another is preferred.
 
     Raises:
-        LayoutError: for shapes that do not fit.
-        UnsupportedError: for an x of another type.
+        LayoutError: for shapes that do not fit, or group sizes that are no integers.
+        UnsupportedError: for an x or a result of another type.
 
     Source: ops-and-criteria.
     """
     validate(w)
+    x, group_sizes = activations(x), jnp.asarray(group_sizes)
     if len(w.shape) != 3 or x.ndim != 2 or x.shape[-1] != w.shape[-1] or group_sizes.shape != w.shape[:1]:
         raise LayoutError(
             f"x {list(x.shape)}, group sizes {list(group_sizes.shape)} and {w!r} do not fit; needed [M, K], [E] and"
             " [E, N, K]"
         )
-    if x.dtype.name not in FLOAT_TYPES:
-        raise UnsupportedError(f"x is {x.dtype}; allowed: {', '.join(FLOAT_TYPES)}")
-    out = jnp.dtype(preferred_element_type or x.dtype).name
+    if not jnp.issubdtype(group_sizes.dtype, jnp.integer):
+        raise LayoutError(f"group sizes are {group_sizes.dtype}; numbers of rows are integers")
+    out = float_type("preferred_element_type", preferred_element_type or x.dtype).name
     call = Call(w.format, w.shape[-1], False, Xla.name, resolve_device(None, x).platform, out, form="ragged")
     back = dataclasses.replace(call, transposed=True, out_dtype=x.dtype.name)
     leaves = tuple(jnp.asarray(leaf) for leaf in jax.tree.leaves(w.planes))
     _partition.check_placed(call, leaves)
-    return _ragged_jit(call, back, _partition.pad(jnp.asarray(x), leaves, call), leaves, jnp.asarray(group_sizes))
+    return _ragged_jit(call, back, _partition.pad(x, leaves, call), leaves, group_sizes)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))

@@ -14,11 +14,12 @@ from ninfer_jax._typing import AnyArray
 from ninfer_jax.arrays import QuantizedTensor, validate
 from ninfer_jax.errors import LayoutError, UnsupportedError
 from ninfer_jax.ops import _linear
+from ninfer_jax.ops._arguments import activation_type, activations, float_type
 from ninfer_jax.ops._call import Call
 from ninfer_jax.ops._linear import IMPLEMENTATIONS
 from ninfer_jax.ops.devices import resolve_device
 from ninfer_jax.ops.epilogue import Activation, Epilogue, activation_name, finish
-from ninfer_jax.ops.registry import Choice, Device, Explanation, Problem, choose, hashable
+from ninfer_jax.ops.registry import Choice, Device, Explanation, Problem, choose
 
 
 def matmul(
@@ -115,10 +116,15 @@ def gated_linear(
 
     Raises:
         LayoutError: where the rows are odd, or for a bias or residual of another shape; else as `matmul`.
-        UnsupportedError: as `matmul`.
+        UnsupportedError: for an activation that is no function; else as `matmul`.
 
     Source: ops-and-criteria.
     """
+    validate(gate_up)
+    if not callable(activation):
+        raise UnsupportedError(
+            f"activation {activation!r} is no function; give one, such as jax.nn.silu, or jax.nn.identity for none"
+        )
     if gate_up.shape[-2] % 2:
         raise LayoutError(f"{gate_up!r} has an odd number of rows; a [gate; up] parent has as many of each")
     return _with_epilogue(x, gate_up, activation, bias, residual, preferred_element_type, implementation)
@@ -151,12 +157,16 @@ def explain_matmul(
     Raises:
         LayoutError, UnsupportedError: as `matmul`.
     """
+    if not isinstance(epilogue, Epilogue):
+        raise UnsupportedError(f"epilogue {epilogue!r}: give an Epilogue, such as Epilogue('silu', bias=True)")
     return _plan(x, w, epilogue, preferred_element_type, implementation, device)[0]
 
 
 def _with_epilogue(
     x: Any, w: QuantizedTensor, activation: Activation | None, bias: Any, residual: Any, out: Any, choice: Choice
 ) -> Array:
+    validate(w)
+    x = activations(x)
     width = w.shape[-2] // (1 if activation is None else 2)
     bias = _term("bias", bias, w.shape[-2:-1])
     residual = _term("residual", residual, (*x.shape[:-1], width))
@@ -183,10 +193,12 @@ def _term(name: str, term: Any, shape: tuple[int, ...]) -> Array | None:
 def _multiply(
     x: Any, w: QuantizedTensor, epilogue: Epilogue, operands: tuple[Array, ...], out: Any, choice: Choice
 ) -> Array:
+    validate(w)
+    x = activations(x)
     found, platform = _plan(x, w, epilogue, out, choice, None)
     p, width = found.problem, epilogue.width(w.shape[-2])
     call = Call(p.format, p.k, False, found.implementation, platform, p.out_dtype, epilogue)
-    y = _linear.apply(call, jnp.asarray(x).reshape(p.m, p.k), w.planes, operands, fused=found.apart is None)
+    y = _linear.apply(call, x.reshape(p.m, p.k), w.planes, operands, fused=found.apart is None)
     return y.reshape(*x.shape[:-1], width)
 
 
@@ -200,12 +212,11 @@ def _plan(
             f"matmul takes one weight [N, K], not {w!r}; map leading axes with jax.vmap or jax.lax.scan, or index them"
         )
     n, k = w.shape
-    if not x.ndim or x.shape[-1] != k:
+    x_type = activation_type(x)
+    if not len(x.shape) or x.shape[-1] != k:
         raise LayoutError(f"x of shape {list(x.shape)} does not fit {w!r}; its last axis must be {k}")
-    out = jnp.dtype(x.dtype if out_dtype is None else out_dtype)
-    if not jnp.issubdtype(out, jnp.floating):
-        raise UnsupportedError(f"preferred_element_type {out}: a float type is needed, such as float32 or bfloat16")
+    out = float_type("preferred_element_type", x_type if out_dtype is None else out_dtype)
     device = resolve_device(device, x)
-    problem = Problem(w.format, math.prod(x.shape[:-1]), n, k, jnp.dtype(x.dtype).name, out.name, epilogue)
-    chosen = choose(IMPLEMENTATIONS, problem, device, hashable(implementation))
+    problem = Problem(w.format, math.prod(x.shape[:-1]), n, k, x_type.name, out.name, epilogue)
+    chosen = choose(IMPLEMENTATIONS, problem, device, implementation)
     return chosen, cast(Any, device).platform

@@ -160,6 +160,8 @@ def first_supported(
     Raises:
         UnsupportedError: as `choose`.
     """
+    if not isinstance(choice, str | Sequence | None):
+        raise UnsupportedError(f"implementation {choice!r}: give a name, a sequence of names, or None")
     unnamed = [name for name, implementation in implementations.items() if not implementation.by_name_only]
     names = unnamed if choice is None else [choice] if isinstance(choice, str) else list(choice)
     rejected: dict[str, str] = {}
@@ -181,8 +183,3 @@ def device_text(device: Device) -> str:
     """Platform and kind of a device."""
     kind = getattr(device, "device_kind", "")
     return device.platform if kind in ("", device.platform) else f"{device.platform} ({kind})"
-
-
-def hashable(choice: Choice) -> Choice:
-    """The choice in a hashable form, as static arguments need it."""
-    return choice if choice is None or isinstance(choice, str) else tuple(choice)

@@ -4,6 +4,7 @@ Rows stay packed until they are asked for; nothing here multiplies.
 """
 
 import itertools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from ninfer_jax.errors import LayoutError, UnsupportedError
 from ninfer_jax.formats import BlockScaledFormat
 from ninfer_jax.layouts import slice_rows, unpack
 from ninfer_jax.ops import _taking
+from ninfer_jax.ops._arguments import float_type
 from ninfer_jax.ops.devices import resolve_device
 from ninfer_jax.ops.gathers import GATHERS, Gather, XlaRows, choose_gather
 from ninfer_jax.ops.registry import Choice
@@ -33,10 +35,12 @@ def dequantize(w: QuantizedTensor, dtype: Any = jnp.float32) -> Float[Array, "*l
 
     Raises:
         LayoutError: where the planes do not belong together.
+        UnsupportedError: for a dtype that is not a float one.
 
     Source: tensor-formats §3.3, §3.4, §6.2.
     """
     validate(w)
+    dtype = float_type("dtype", dtype)
     return codecs.dequantize(unpack(w.planes, w.format, w.shape[-1]), w.format).astype(dtype)
 
 
@@ -67,21 +71,22 @@ def take_rows(
 
     Raises:
         LayoutError: for a weight with leading axes (use `jax.vmap`), or ids that are no integers.
-        UnsupportedError: for another mode, or where no implementation asked for can run; the message gives the reasons.
+        UnsupportedError: for another mode, a dtype that is not a float one, or where no implementation asked for can
+            run; the message gives the reasons.
 
     Source: tensor-formats §6.2, §3.3, §3.4; ops-and-criteria.
     """
     validate(w)
     if len(w.shape) != 2:
         raise LayoutError(f"take_rows takes one table [N, K], not {w!r}; map leading axes with jax.vmap")
-    ids = jnp.asarray(ids)
+    dtype, ids = float_type("dtype", dtype), jnp.asarray(ids)
     if not jnp.issubdtype(ids.dtype, jnp.integer):
         raise LayoutError(f"ids are {ids.dtype}; row numbers are integers")
     n, k = w.shape
     flat, outside = _resolve(ids.reshape(-1), n, mode)
     if not ids.size:
         return jnp.zeros((*ids.shape, k), dtype)
-    gather = Gather(w.format, flat.shape[0], n, k, jnp.dtype(dtype).name)
+    gather = Gather(w.format, flat.shape[0], n, k, dtype.name)
     rows = _take(w, flat, gather, implementation)
     if outside is not None:
         rows = jnp.where(outside[:, None], jnp.asarray(np.nan if fill_value is None else fill_value, dtype), rows)
@@ -105,7 +110,10 @@ def split(w: QuantizedTensor, sizes: Sequence[int]) -> tuple[QuantizedTensor, ..
     """
     validate(w)
     n = w.shape[-2]
-    sizes = [int(size) for size in sizes]
+    try:
+        sizes = [operator.index(size) for size in sizes]
+    except TypeError:
+        raise LayoutError(f"sizes {sizes!r}: give a list of integers, the rows of each part") from None
     step = 128 if isinstance(w.spec, BlockScaledFormat) else 1
     if sum(sizes) != n or any(size <= 0 or size % step for size in sizes):
         raise LayoutError(

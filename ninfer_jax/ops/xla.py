@@ -10,9 +10,8 @@ from jaxtyping import Array
 
 from ninfer_jax.arrays import quantized_format
 from ninfer_jax.ops import _blocks
+from ninfer_jax.ops._arguments import FLOAT_TYPES
 from ninfer_jax.ops.registry import Device, Implementation, Problem
-
-FLOAT_TYPES = ("float32", "bfloat16", "float16")
 
 
 class Xla(Implementation):

@@ -14,7 +14,7 @@ import pytest
 
 from ninfer_jax.arrays import QuantizedTensor
 from ninfer_jax.errors import LayoutError, UnsupportedError
-from ninfer_jax.ops import explain_matmul, gated_linear, grouped_matmul, linear, matmul, split, take_rows
+from ninfer_jax.ops import Epilogue, explain_matmul, gated_linear, grouped_matmul, linear, matmul, split, take_rows
 from tests.ops.weights import FORMATS, activations, check_product, exact, random_weight, temporary_bytes
 
 ROWS = (1, 2, 7, 16, 33, 256)
@@ -155,6 +155,61 @@ def test_refusals() -> None:
         matmul(jnp.ones((2, 64)), w, preferred_element_type=jnp.int32)
     with pytest.raises(LayoutError, match="map leading axes"):
         matmul(jnp.ones((2, 64)), jax.tree.map(lambda leaf: leaf[None], w))
+    with pytest.raises(UnsupportedError, match="'v100'; the names are h100"):
+        explain_matmul(jnp.ones((2, 64)), w, device="v100")
+
+
+PRODUCTS = {
+    "matmul": matmul,
+    "linear": linear,
+    "gated_linear": gated_linear,
+    "explain_matmul": explain_matmul,
+    "grouped_matmul": lambda x, w: grouped_matmul(x, jax.tree.map(lambda leaf: leaf[None], w), [1]),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_x_of_other_types(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    product: Any = PRODUCTS[name]
+    w = random_weight("Q4G64_F16S", 8, 64)
+    for wrong in ([1.0] * 64, 3.0, None):
+        with pytest.raises(LayoutError, match=f"x is a {type(wrong).__name__}; give a NumPy or JAX array"):
+            product(wrong, w)
+    for dtype in ("int32", "bool", "complex64", "float8_e4m3fn"):
+        with pytest.raises(UnsupportedError, match=f"x is {dtype}; allowed: float32"):
+            product(jnp.ones((1, 64), dtype), w)
+    # A float64 NumPy array is what it is under jit: float32, unless jax has float64.
+    double = product(activations(1, 64).astype(np.float64), w)
+    with jax.enable_x64(True), pytest.raises(UnsupportedError, match="x is float64"):
+        product(np.ones((1, 64)), w)
+    single = product(activations(1, 64), w)
+    if name == "explain_matmul":
+        assert double == single
+    else:
+        assert (double.dtype, double.tolist()) == (jnp.float32, single.tolist())
+
+
+def test_arguments_of_other_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    w, x = random_weight("Q4G64_F16S", 8, 64), activations(2, 64)
+    for activation in (None, "silu"):
+        with pytest.raises(UnsupportedError, match="is no function; give one"):
+            gated_linear(x, w, activation)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(UnsupportedError, match="the kernels know silu, gelu_tanh, identity"):
+        Epilogue("relu")
+    for residual in ("int8", jnp.float32):
+        with pytest.raises(UnsupportedError, match="residual"):
+            Epilogue(residual=residual)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(UnsupportedError, match="give an Epilogue"):
+        explain_matmul(x, w, epilogue="silu")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(UnsupportedError, match="give a name, a sequence of names"):
+        matmul(x, w, implementation=3)  # pyright: ignore[reportArgumentType]
+    bank = jax.tree.map(lambda leaf: leaf[None], w)
+    with pytest.raises(LayoutError, match="group sizes are float32"):
+        grouped_matmul(x, bank, jnp.ones(1))
+    with pytest.raises(UnsupportedError, match="preferred_element_type int32"):
+        grouped_matmul(x, bank, jnp.ones(1, jnp.int32), preferred_element_type=jnp.int32)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 
@@ -77,6 +78,9 @@ def test_take_rows_refusals() -> None:
         take_rows(w, IDS, mode="raise")
     with pytest.raises(LayoutError, match="map leading axes"):
         take_rows(stack(w, w), IDS)
+    for convert in (lambda: take_rows(w, IDS, jnp.int8), lambda: dequantize(w, jnp.int8)):
+        with pytest.raises(UnsupportedError, match="dtype int8: a float type is needed"):
+            convert()
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -91,11 +95,15 @@ def test_split_concatenates_to_the_parent(format: str) -> None:
     assert relative_l2(joined, x @ exact(w).T) <= 1e-5
 
 
-def test_split_refusals() -> None:
+def test_split_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for a user, whom no annotation check guards
     with pytest.raises(LayoutError, match="adding to 8"):
         split(random_weight("Q4G64_F16S", 8, 64), (3, 4))
     with pytest.raises(LayoutError, match="multiples of 128"):
         split(random_weight("NVFP4", 256, 64), (100, 156))
+    for sizes in (2, None, [3.5, 4.5]):
+        with pytest.raises(LayoutError, match="give a list of integers"):
+            split(random_weight("Q4G64_F16S", 8, 64), sizes)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("format", FORMATS)
