@@ -171,5 +171,5 @@ def apply(call: Call, x: Array, planes: Any, operands: tuple[Array, ...] = (), *
     if not call.transposed:
         x = _partition.pad(x, leaves, call)
     # Made to vary like the weight before the derivative is taken, so that a gradient is added over the manual axes.
-    x = vary_like(x, leaves)
+    x = vary_like(_partition.lay_explicit(call, x, leaves), leaves)
     return _apply(call, fused, x, leaves, operands)

@@ -107,6 +107,16 @@ def explicit_split(call: Call, x: Array, leaves: tuple[Array, ...]) -> tuple[Any
     return mesh, Split.of(call, shardings[0].spec, shardings[1].spec, mesh)
 
 
+def lay_explicit(call: Call, x: Array, leaves: tuple[Array, ...]) -> Array:
+    """x laid out as its product needs it on explicit axes, where nobody else moves it; the weight stays where it is."""
+    explicit = explicit_split(call, x, leaves)
+    if explicit is None:
+        return x
+    mesh, split = explicit
+    needed = NamedSharding(mesh, split.x_spec(call))
+    return x if jax.typeof(x).sharding.spec == needed.spec else jax.sharding.reshard(x, needed)
+
+
 def explicit_product(call: Call, mesh: Any, split: Split, body: Body, x: Array, arrays: tuple[Array, ...]) -> Array:
     """The product through `shard_map` over the mesh of the operands."""
     split.check(call, arrays)

@@ -72,15 +72,21 @@ class Split:
             partition_specs(w, PartitionSpec(*lead, self.rows, self.columns)),
             is_leaf=lambda p: isinstance(p, PartitionSpec),
         )
-        contracted, kept = (self.rows, self.columns) if call.transposed else (self.columns, self.rows)
-        batch = (self.bank, self.batch) if call.form == "bank" else (self.batch,)
+        kept = self.columns if call.transposed else self.rows
         result = PartitionSpec(
-            *batch, kept if self.halves_fit(call, leaves[0].shape[-2] // self.ways(self.rows)) else None
+            *self._batch(call), kept if self.halves_fit(call, leaves[0].shape[-2] // self.ways(self.rows)) else None
         )
         bias = [PartitionSpec(kept)] if call.epilogue.bias else []
         residual = [result] if call.epilogue.residual else []
         sizes = [PartitionSpec()] if call.form == "ragged" else []
-        return (PartitionSpec(*batch, contracted), *planes, *bias, *residual, *sizes), result
+        return (self.x_spec(call), *planes, *bias, *residual, *sizes), result
+
+    def x_spec(self, call: Call) -> PartitionSpec:
+        """PartitionSpec of x, whose columns lie like what they are multiplied with."""
+        return PartitionSpec(*self._batch(call), self.rows if call.transposed else self.columns)
+
+    def _batch(self, call: Call) -> tuple[Any, ...]:
+        return (self.bank, self.batch) if call.form == "bank" else (self.batch,)
 
     def sum_axes(self, call: Call) -> tuple[str, ...]:
         """Mesh axes to add partial results over."""

@@ -73,7 +73,8 @@ def grouped_matmul(
     back = dataclasses.replace(call, transposed=True, out_dtype=x.dtype.name)
     leaves = tuple(jnp.asarray(leaf) for leaf in jax.tree.leaves(w.planes))
     _partition.check_placed(call, leaves)
-    return _ragged_jit(call, back, _partition.pad(x, leaves, call), leaves, group_sizes)
+    x = _partition.lay_explicit(call, _partition.pad(x, leaves, call), leaves)
+    return _ragged_jit(call, back, x, leaves, group_sizes)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))

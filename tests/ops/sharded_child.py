@@ -93,6 +93,21 @@ def unchecked() -> None:
     assert relative_l2(np.asarray(jax.jit(mapped)(x, w)), x @ exact(w).T) <= 1e-5
 
 
+def laid_otherwise() -> None:
+    """Typed shardings of x that are not what the weight asks for: x is moved, the weight is not."""
+    mesh = mesh_of(AxisType.Explicit)
+    w, x = random_weight("W8G32_F16S", 64, 1024), activations(8, 1024)
+    values = exact(w)
+    for split, x_spec in (("columns", PartitionSpec()), ("rows", PartitionSpec("model", None))):
+        operands = jax.device_put(x, NamedSharding(mesh, x_spec)), put(w, mesh, SPLITS[split])
+        compiled = jax.jit(matmul).lower(*operands).compile()
+        assert relative_l2(np.asarray(compiled(*operands)), x @ values.T) <= 1e-5
+        assert collectives(compiled.as_text())["all-gather"] == int(split == "rows")  # of x
+        gradient = jax.jit(jax.grad(lambda x, w: jnp.sum(matmul(x, w) ** 2)))(*operands)
+        assert (*gradient.sharding.spec, None, None)[:2] == (*x_spec, None, None)[:2]
+        assert relative_l2(np.asarray(gradient), 2 * (x @ values.T) @ values) <= 1e-5
+
+
 def refusals() -> None:
     """A split that cuts a block says which counts are possible, before and while compiling."""
     w = random_weight("Q4G64_F16S", 64, 512)
@@ -130,6 +145,8 @@ def main() -> None:
     print("data and model: right")
     unchecked()
     print("unchecked: right")
+    laid_otherwise()
+    print("laid otherwise: right")
     refusals()
     print("refusals: right")
     for cases in (sharded_epilogue.cases, sharded_bank.cases, sharded_rows.cases):

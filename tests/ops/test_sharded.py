@@ -19,5 +19,5 @@ def test_products_over_eight_devices() -> None:
         check=False,
     )
     assert child.returncode == 0, child.stderr[-4000:]
-    plain, epilogues, banks, rows = 6 * 2 * 2 + 3 * 2 + 3, (2 + 1) * 2 + 2 * (2 + 2), 6 + 3 + 3 + 1, 2
+    plain, epilogues, banks, rows = 6 * 2 * 2 + 3 * 2 + 4, (2 + 1) * 2 + 2 * (2 + 2), 6 + 3 + 3 + 1, 2
     assert child.stdout.count(": right") == plain + epilogues + banks + rows
