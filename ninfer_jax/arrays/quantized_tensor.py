@@ -57,6 +57,8 @@ class QuantizedTensor:
             LayoutError: for a shape that the layout cannot hold.
         """
         spec = quantized_format(format)
+        if 0 in getattr(x, "shape", ()):
+            raise LayoutError(f"{spec.name} of shape {list(x.shape)}: a packed weight holds [..., N, K], all positive")
         words = codecs.quantize(x, spec, encoder=encoder)
         return cls(layouts.pack(words, spec), spec.name, int(x.shape[-1]))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ninfer_jax.arrays._geometry import column_block, quantized_format, row_block, stored_columns
-from ninfer_jax.errors import LayoutError
+from ninfer_jax.errors import LayoutError, UnsupportedError
 from ninfer_jax.formats import BlockScaledFormat, Format, GroupedFormat, QuantizedFormat
 
 if TYPE_CHECKING:
@@ -66,7 +66,10 @@ def shardings(w: "QuantizedTensor", sharding: NamedSharding) -> "QuantizedTensor
 
     Raises:
         LayoutError: for a split that would cut a group, a block or a tile; the message says which counts are possible.
+        UnsupportedError: for another kind of sharding, which does not say how [N, K] is split.
     """
+    if not isinstance(sharding, NamedSharding):
+        raise UnsupportedError(f"a packed weight is split by a NamedSharding of [..., N, K], not by {sharding!r}")
     specs = partition_specs(w, sharding.spec)
     entries = tuple(sharding.spec) + (None,) * (w.ndim - len(sharding.spec))
     check_split(w.spec, w.shape[-2], w.k, _ways(sharding, entries[-2]), _ways(sharding, entries[-1]))

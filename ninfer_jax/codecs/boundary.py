@@ -63,7 +63,10 @@ def integer_words(array: AnyArray | np.generic, dtype: str, what: str) -> AnyArr
 
 def _typed(words: Words, kind: type[_WordsT], format: Format) -> _WordsT:
     if not isinstance(words, kind):
-        raise FormatError(f"{format.name} takes {kind.__name__}, not {type(words).__name__}")
+        raise FormatError(
+            f"{format.name} takes {kind.__name__}, not {type(words).__name__}; ninfer_jax.ops.dequantize takes a packed"
+            " weight, and ninfer_jax.unpack gives the words of planes"
+        )
     return words
 
 

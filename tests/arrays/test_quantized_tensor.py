@@ -5,13 +5,14 @@ import operator
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
 from ninfer_jax.arrays import QuantizedTensor, partition_specs, validate
 from ninfer_jax.codecs import dequantize
-from ninfer_jax.errors import EncodeError, LayoutError, UnsupportedError
+from ninfer_jax.errors import EncodeError, FormatError, LayoutError, UnsupportedError
 from ninfer_jax.layouts import encoded_size, unpack
 from tests.oracle.tensors import decode_payload
 
@@ -160,7 +161,17 @@ def test_planes_that_do_not_belong_are_refused(format: str) -> None:
 def test_refusals() -> None:
     with pytest.raises(UnsupportedError, match="direct format"):
         QuantizedTensor.quantize(np.ones((2, 3), np.float32), "BF16")
-    with pytest.raises(LayoutError):
-        QuantizedTensor.quantize(np.ones((100, 64), np.float32), "NVFP4")
+    for format in FORMATS:
+        for shape in ((0, 64), (100, 64) if format == "NVFP4" else (0, 3, 64)):
+            with pytest.raises(LayoutError):
+                QuantizedTensor.quantize(np.ones(shape, np.float32), format)
+    with pytest.raises(FormatError, match="try_quantize"):
+        jax.jit(lambda x: QuantizedTensor.quantize(x, "Q4G64_F16S"))(np.ones((2, 3), np.float32))
+
+
+def test_words_are_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for a user, whom no annotation check guards
+    with pytest.raises(FormatError, match=r"ops\.dequantize takes a packed"):
+        dequantize(quantized("Q4G64_F16S"), "Q4G64_F16S")  # pyright: ignore[reportArgumentType]
     with pytest.raises(EncodeError):
         QuantizedTensor.quantize(np.full((2, 3), np.nan, np.float32), "Q4G64_F16S")

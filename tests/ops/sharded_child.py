@@ -15,7 +15,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ninfer_jax.arrays import QuantizedTensor, partition_specs, shardings
-from ninfer_jax.errors import LayoutError
+from ninfer_jax.errors import LayoutError, UnsupportedError
 from ninfer_jax.ops import matmul
 from tests.ops import sharded_bank, sharded_epilogue, sharded_rows
 from tests.ops.mesh import COLLECTIVES, collectives, mesh_of, put
@@ -112,6 +112,8 @@ def refusals() -> None:
     """A split that cuts a block says which counts are possible, before and while compiling."""
     w = random_weight("Q4G64_F16S", 64, 512)
     expect(lambda: shardings(w, NamedSharding(mesh_of(AxisType.Auto), SPLITS["columns"])), LayoutError)
+    with pytest.raises(UnsupportedError, match="split by a NamedSharding"):
+        shardings(w, SPLITS["columns"])  # pyright: ignore[reportArgumentType]
     cut = NamedSharding(mesh_of(AxisType.Auto), SPLITS["columns"])
     planes = jax.tree.map(lambda leaf: jax.device_put(leaf, cut), w.planes)
     x = jax.device_put(activations(M, 512), cut)
