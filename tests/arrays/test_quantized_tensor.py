@@ -134,7 +134,7 @@ def test_a_packed_tensor_is_no_array() -> None:
         with pytest.raises(TypeError, match=r"ops.dequantize\(w\)"):
             convert(w)
     with pytest.raises(TypeError, match="unsupported operand"):
-        operator.mul(x, w)
+        operator.mul(x, w)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 def test_repr_of_anything() -> None:

@@ -164,7 +164,7 @@ PRODUCTS = {
     "linear": linear,
     "gated_linear": gated_linear,
     "explain_matmul": explain_matmul,
-    "grouped_matmul": lambda x, w: grouped_matmul(x, jax.tree.map(lambda leaf: leaf[None], w), [1]),
+    "grouped_matmul": lambda x, w: grouped_matmul(x, jax.tree.map(lambda leaf: leaf[None], w), np.ones(1, np.int32)),
 }
 
 
