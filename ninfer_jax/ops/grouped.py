@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.custom_batching import custom_vmap
-from jaxtyping import Array, Float, Int, Int32
+from jaxtyping import Array, Float, Int32, Integer
 
 from ninfer_jax._typing import AnyArray
 from ninfer_jax.arrays import QuantizedTensor, validate
@@ -33,7 +33,7 @@ _MAX_TILE = 128
 def grouped_matmul(
     x: Float[AnyArray, "m k"],
     w: QuantizedTensor,
-    group_sizes: Int[AnyArray, " experts"],
+    group_sizes: Integer[AnyArray, " experts"],
     *,
     preferred_element_type: Any = None,
 ) -> Float[Array, "m n"]:

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Integer
 
 from ninfer_jax import codecs
 from ninfer_jax._typing import AnyArray
@@ -46,7 +46,7 @@ def dequantize(w: QuantizedTensor, dtype: Any = jnp.float32) -> Float[Array, "*l
 
 def take_rows(
     w: QuantizedTensor,
-    ids: Int[AnyArray, "*batch"],
+    ids: Integer[AnyArray, "*batch"],
     dtype: Any = jnp.float32,
     *,
     mode: str | None = None,
