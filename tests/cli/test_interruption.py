@@ -16,7 +16,7 @@ from tests.convert.samples import sha256
 def _python(program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run a program that prepares something and then runs the command line with the arguments."""
     command = [sys.executable, "-c", program, *map(str, arguments)]
-    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=240, check=False)
 
 
 @pytest.fixture(scope="module")

@@ -156,7 +156,7 @@ def played(doomed: Path) -> dict[str, dict[str, Any]]:
     """What became of every scenario."""
     command = [sys.executable, "-m", "tests.convert.dying", str(doomed), *DEATHS]
     done = subprocess.run(
-        command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=240, check=False
+        command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=480, check=False
     )
     assert done.returncode == 0, done.stderr
     return {result["name"]: result for result in map(json.loads, done.stdout.splitlines())}
