@@ -6,7 +6,7 @@ artifact; no word is decoded or checked.
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, cast
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -15,10 +15,11 @@ from jax.sharding import NamedSharding, Sharding
 from ninfer_jax.arrays.quantized_tensor import QuantizedTensor
 from ninfer_jax.arrays.sharding import shardings as plane_shardings
 from ninfer_jax.container import Artifact, open_artifact
-from ninfer_jax.errors import ArtifactError, UnsupportedError
+from ninfer_jax.errors import ArtifactError, LayoutError, UnsupportedError
 from ninfer_jax.formats import DirectFormat, get_format
 
-Placement = Sharding | None
+Placement: TypeAlias = Any
+"""A `Sharding`, a `jax.Device`, which type checkers take for a variable, or None."""
 Weight = QuantizedTensor | jax.Array
 
 
@@ -30,24 +31,28 @@ def load(
     """`{name: tensor}` in stored order; each plane goes from the mapped file to its device in one step.
 
     Args:
-        path: a `.ninfer` artifact.
+        path: a `.ninfer` artifact. On a CPU the tensors may be views of it: replace the file by renaming another
+            over it, as conversion does, and do not write into it or shorten it while they are used.
         names: tensors to load; None loads all.
-        shardings: where tensors go, of their logical shape: one sharding for all, a mapping by name (names left out
-            go to the default device), or a function of name and shape. A NamedSharding may split N, and K where no
-            group or block is cut.
+        shardings: where tensors go, of their logical shape: one sharding or device for all, a mapping by name (names
+            left out go to the default device), or a function of name and shape. A NamedSharding may split N, and K
+            where no group or block is cut.
 
     Returns:
         A flat dict; `nest` makes it a tree.
 
     Raises:
-        ArtifactError: for a file that is no artifact, or a name that is no tensor of it.
-        LayoutError: for a sharding that would cut a group, a block or a tile.
+        ArtifactError: for a file that is no artifact, or a name, also one in `shardings`, that is no tensor of it.
+        LayoutError: for a sharding that would cut a group, a block or a tile, or has more axes than the tensor.
+        UnsupportedError: for a placement that is no sharding, device or None, or splits a packed tensor another way.
 
     Source: container; storage-layouts.
     """
+    if isinstance(names, str):
+        raise ArtifactError(f"names = {names!r} is one string; give a list of names")
     with open_artifact(path) as artifact:
         wanted = list(artifact.tensors) if names is None else list(names)
-        for name in wanted:
+        for name in [*wanted, *(shardings if isinstance(shardings, Mapping) else ())]:
             if name not in artifact.tensors:
                 raise ArtifactError(f"{artifact.path} has no tensor {name!r}; it has {_some(artifact.tensors)}")
         return {name: _load_one(artifact, name, _placement(shardings, artifact, name)) for name in wanted}
@@ -76,6 +81,7 @@ def nest(weights: Mapping[str, Any], separator: str = ".") -> dict[str, Any]:
 def _load_one(artifact: Artifact, name: str, placement: Placement) -> Weight:
     stored = artifact.tensors[name]
     spec = get_format(stored.format)
+    _check_placement(placement, name, stored.shape)
     planes = artifact.planes(name)
     if isinstance(spec, DirectFormat):
         values = np.asarray(planes).view(np.dtype(spec.value_dtype))
@@ -88,11 +94,22 @@ def _load_one(artifact: Artifact, name: str, placement: Placement) -> Weight:
     return jax.device_put(w, placement)
 
 
+def _check_placement(placement: Any, name: str, shape: tuple[int, ...]) -> None:
+    if not isinstance(placement, Sharding | jax.Device | None):
+        raise UnsupportedError(
+            f"{name}: it cannot be placed by {placement!r}; give a sharding such as NamedSharding(mesh, spec), or None"
+        )
+    if isinstance(placement, NamedSharding) and len(placement.spec) > len(shape):
+        raise LayoutError(
+            f"{name} {list(shape)}: {placement.spec} is of more axes; a function of name and shape gives each its own"
+        )
+
+
 def _placement(shardings: Any, artifact: Artifact, name: str) -> Placement:
     if isinstance(shardings, Mapping):
         return shardings.get(name)
     if callable(shardings):
-        return cast(Placement, shardings(name, artifact.tensors[name].shape))
+        return shardings(name, artifact.tensors[name].shape)
     return shardings
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jaxtyping
 import ml_dtypes
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ninfer_jax.arrays import QuantizedTensor, load, nest, partition_specs, shard_counts, shardings
 from ninfer_jax.container import ArtifactWriter, Identity, ResourceEntry, TensorEntry, plan_artifact
-from ninfer_jax.errors import ArtifactError, LayoutError
+from ninfer_jax.errors import ArtifactError, LayoutError, UnsupportedError
 from ninfer_jax.layouts import planes_to_payload
 
 QUANTIZED = ("Q4G64_F16S", "Q5G64_F16S", "Q6G64_F16S", "W8G32_F16S", "NVFP4", "FP8_E4M3FN_ROW_BF16S")
@@ -88,6 +89,22 @@ def test_placement(stored: tuple[Path, dict]) -> None:
         np.testing.assert_array_equal(w.to_payload(), held[f"layer.{format}.weight"].to_payload())
     everywhere: dict[str, Any] = load(path, ["norm"], shardings=NamedSharding(mesh, PartitionSpec()))
     assert everywhere["norm"].sharding == NamedSharding(mesh, PartitionSpec())
+
+
+def test_placements_that_are_refused(stored: tuple[Path, dict], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for a user, whom no annotation check guards
+    path, _ = stored
+    mesh = jax.make_mesh((1,), ("model",))
+    with pytest.raises(LayoutError, match=r"norm \[192\]: .* is of more axes; a function of name and shape"):
+        load(path, shardings=NamedSharding(mesh, PartitionSpec(None, "model")))
+    with pytest.raises(ArtifactError, match=r"no tensor 'layer\.NVFP4\.wieght'"):
+        load(path, shardings={"layer.NVFP4.wieght": NamedSharding(mesh, PartitionSpec("model"))})
+    for wrong in (PartitionSpec("model"), "model"):
+        with pytest.raises(UnsupportedError, match="cannot be placed by"):
+            load(path, ["layer.NVFP4.weight"], shardings=wrong)
+    with pytest.raises(ArtifactError, match="one string; give a list of names"):
+        load(path, "norm")
+    assert load(path, ["norm"], shardings=jax.devices()[0])["norm"].shape == (K,)
 
 
 def test_shard_counts_and_specs() -> None:
