@@ -1,6 +1,7 @@
 """Names under which `jax.export` writes packed weights among the arguments and results of a serialized program.
 
-The names and the JSON beside them are read back by later versions: they do not change.
+The names and the JSON beside them are read back by later versions: they do not change. Products over several devices
+under jit are partitioned by a callback, which jax cannot serialize; inside `shard_map` they are serialized too.
 """
 
 import json

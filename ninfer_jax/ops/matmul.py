@@ -31,10 +31,13 @@ def matmul(
 ) -> Float[Array, "*batch n"]:
     """`y[..., n] = sum_k x[..., k] * w[n, k]`, accumulated in float32.
 
-    Differentiable in x, to any order of reverse mode; the gradient is a product with the same packed weight. The words
-    of w are integers: `jax.grad` asked for their gradient raises TypeError. Under jit with sharded arguments a weight
-    split along N gives outputs split along N with no communication, and one split along K a psum. Inside `shard_map` a
-    shard of K gives a partial sum; add it with `jax.lax.psum`. Batches of weights go through `jax.vmap`.
+    Differentiable in x, to any order of reverse mode; the gradient is a product with the same packed weight. Forward
+    mode (`jax.jvp`, `jax.hessian`) raises TypeError: a Hessian is `jax.jacrev(jax.grad(f))`. So does `jax.grad` asked
+    for a gradient of the words of w, which are integers: keep w out of what is trained.
+
+    Under jit with sharded arguments a weight split along N gives outputs split along N with no communication, and one
+    split along K a psum. Inside `shard_map` a shard of K gives a partial sum; add it with `jax.lax.psum`. Batches of
+    weights go through `jax.vmap`.
 
     Args:
         x: float32, bfloat16 or float16, [..., K].
