@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from ninfer_jax.errors import UnsupportedError
 from ninfer_jax.models._artifact import load_weights, read_json, read_tokenizer
 from ninfer_jax.models.llama import (
     LlamaConfig,
@@ -117,12 +118,21 @@ _window_nll = jax.jit(window_nll, static_argnames=("config", "dtype"))
 class TextModel:
     """A loaded decoder: parameters, configuration and tokenizer of one artifact."""
 
-    def __init__(self, params: LlamaParams, config: LlamaConfig, tokenizer: Any, stop_token: int, dtype: Any):
+    def __init__(
+        self,
+        params: LlamaParams,
+        config: LlamaConfig,
+        tokenizer: Any,
+        stop_token: int,
+        dtype: Any,
+        context: int | None = None,
+    ):
         self.params = params
         self.config = config
         self.tokenizer = tokenizer
         self.stop_token = stop_token
         self.dtype = jnp.dtype(dtype)
+        self.context = context
 
     @classmethod
     def from_artifact(cls, path: Any, dtype: Any = jnp.float32) -> "TextModel":
@@ -135,11 +145,27 @@ class TextModel:
         config = LlamaConfig.from_json(raw)
         stop = raw.get("eos_token_id", 0)
         stop = stop[0] if isinstance(stop, list) else stop
-        return cls(params_from_names(load_weights(path), config), config, read_tokenizer(path), int(stop), dtype)
+        params, tokenizer = params_from_names(load_weights(path), config), read_tokenizer(path)
+        return cls(params, config, tokenizer, int(stop), dtype, raw.get("max_position_embeddings"))
 
     def generate(self, prompt: str, *, max_new_tokens: int = 64, temperature: float = 0.0, seed: int = 0) -> str:
-        """Continue a prompt; greedy at temperature 0."""
+        """Continue a prompt; greedy at temperature 0.
+
+        Raises:
+            UnsupportedError: a temperature that is negative or not finite, no new tokens, or more tokens in all than
+                the context that the model was trained for.
+        """
+        if not (np.isfinite(temperature) and temperature >= 0) or max_new_tokens < 1:
+            raise UnsupportedError(
+                f"temperature {temperature} and {max_new_tokens} new tokens; allowed: a finite temperature, 0 for"
+                " greedy or more, and at least 1 token"
+            )
         ids = self.tokenizer.encode(prompt, add_special_tokens=False).ids or [self.stop_token]
+        if self.context is not None and len(ids) + max_new_tokens > self.context:
+            raise UnsupportedError(
+                f"the prompt's {len(ids)} tokens and {max_new_tokens} new ones exceed the model's context of"
+                f" {self.context}; shorten the prompt or ask for fewer"
+            )
         padded = -(-len(ids) // PROMPT_STEP) * PROMPT_STEP
         row = np.zeros((1, padded), np.int32)
         row[0, padded - len(ids) :] = ids

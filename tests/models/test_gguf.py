@@ -83,6 +83,15 @@ def _run(*arguments):
     return done.stdout
 
 
+def _check_refusals(model):
+    for wrong in ({"temperature": -1.0}, {"temperature": float("nan")}, {"max_new_tokens": 0}):
+        with pytest.raises(UnsupportedError, match="allowed: a finite temperature"):
+            model.generate("abc", **wrong)
+    assert model.context is not None
+    with pytest.raises(UnsupportedError, match=f"2 tokens and {model.context - 1} new ones exceed the model's context"):
+        model.generate("abc", max_new_tokens=model.context - 1)
+
+
 def test_gguf_to_text_on_the_command_line(tmp_path):
     weights = _bf16(tiny.weights(6))
     source = _write_gguf(tmp_path / "tiny.gguf", weights)
@@ -99,7 +108,9 @@ def test_gguf_to_text_on_the_command_line(tmp_path):
         assert json.loads(bytes(opened.payload("config.json")))["tie_word_embeddings"] is True
 
     printed = _run("generate", artifact, "--prompt", "abc", "--max-new-tokens", "5").rstrip("\n")
-    tokens = TextModel.from_artifact(artifact).tokenizer.encode("abc").ids
+    model = TextModel.from_artifact(artifact)
+    _check_refusals(model)
+    tokens = model.tokenizer.encode("abc").ids
     assert tokens == [95, 67]  # "ab" is one token by its merge, "c" is byte 99
     expected = list(tokens)
     for _ in range(5):
