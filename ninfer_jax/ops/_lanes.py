@@ -83,7 +83,7 @@ def _nibbles_product(x: Array, planes: Any, signed: bool) -> Array:
         else:
             wide = byte.astype(jnp.int32)
             low, high = wide & 15, wide >> 4
-        sums = low.astype(jnp.float32) * even[unit] + high.astype(jnp.float32) * odd[unit]
+        sums = low.astype(jnp.float32) * even[unit, None] + high.astype(jnp.float32) * odd[unit, None]
         return sums * scales[:, unit : unit + 1]
 
     return _sum_units((planes.base, binary16_values(planes.scales), even, odd), groups, _GROUPS_PER_STEP, term)
@@ -96,7 +96,7 @@ def _high_product(x: Array, planes: Any, bits: int) -> Array:
     lanes, units = unit_groups * 8 * bits, groups // unit_groups
     by_field = x.reshape(units, lanes, fields).transpose(0, 2, 1)
     weights = 16.0 * jnp.ones(fields) if bits == 2 else -16.0 * 2.0 ** -jnp.arange(fields, dtype=jnp.float32)
-    by_field = by_field * weights[:, None]
+    by_field = by_field * weights[None, :, None]
 
     def term(operands: Operands, unit: int) -> Array:
         high, scales, by_field = operands
@@ -105,7 +105,7 @@ def _high_product(x: Array, planes: Any, bits: int) -> Array:
         for i in range(fields):
             # One bit is used where it stands, its place value folded into x; two bits are sign-extended.
             field = wide & (1 << i) if bits == 1 else (wide << (30 - 2 * i)) >> 30
-            sums = sums + field.astype(jnp.float32) * by_field[unit, i]
+            sums = sums + field.astype(jnp.float32) * by_field[unit, i, None]
         return sums * _spread(scales, unit, unit_groups, lanes)
 
     operands = (planes.high, binary16_values(planes.scales), by_field)
@@ -120,7 +120,7 @@ def _bytes_product(x: Array, planes: Any, spec: GroupedFormat) -> Array:
     def term(operands: Operands, unit: int) -> Array:
         base, scales, x = operands
         codes = _columns(base, unit, _LANES).astype(jnp.int8).astype(jnp.float32)
-        return codes * x[unit] * _spread(scales, unit, unit_groups, _LANES)
+        return codes * x[unit, None] * _spread(scales, unit, unit_groups, _LANES)
 
     operands = (planes.base, binary16_values(planes.scales), x.reshape(units, _LANES))
     return _sum_units(operands, units, _GROUPS_PER_STEP // unit_groups, term)
@@ -137,7 +137,7 @@ def _nvfp4_product(x: Array, planes: Any) -> Array:
     def term(operands: Operands, unit: int) -> Array:
         codes, scales, even, odd = operands
         low, high = e2m1_values(_columns(codes, unit, lanes))
-        return (low * even[unit] + high * odd[unit]) * _spread(scales, unit, unit_groups, lanes)
+        return (low * even[unit, None] + high * odd[unit, None]) * _spread(scales, unit, unit_groups, lanes)
 
     return _sum_units((planes.codes, scales, even, odd), units, 8, term)
 
@@ -149,7 +149,7 @@ def _fp8_product(x: Array, planes: Any) -> Array:
 
     def term(operands: Operands, unit: int) -> Array:
         codes, x = operands
-        return e4m3_values(_columns(codes, unit, x.shape[1])) * x[unit]
+        return e4m3_values(_columns(codes, unit, x.shape[1])) * x[unit, None]
 
     if whole:
         units = whole // _LANES

@@ -46,14 +46,19 @@ def _half(words: jax.Array) -> jax.Array:
 
 def times_word(y: Float32[Array, "..."], words: UInt32[Array, "..."]) -> Float32[Array, "..."]:
     """`y * value(words)` for finite binary32 words, subnormal words included (XLA would flush them to zero)."""
-    significand, exponent = _split(words)
+    significand, exponent = _split(_of_rank(words, y.ndim))
     return _times_power(y * significand, exponent)
 
 
 def over_word(y: Float32[Array, "..."], words: UInt32[Array, "..."]) -> Float32[Array, "..."]:
     """`y / value(words)` for finite nonzero binary32 words, subnormal words included."""
-    significand, exponent = _split(words)
+    significand, exponent = _split(_of_rank(words, y.ndim))
     return _times_power(y / significand, -exponent)
+
+
+def _of_rank(words: jax.Array, rank: int) -> jax.Array:
+    """Leading axes of extent 1, which users may forbid to be implied (`jax_numpy_rank_promotion`)."""
+    return lax.expand_dims(words, range(rank - words.ndim))
 
 
 def _split(words: jax.Array) -> tuple[jax.Array, jax.Array]:

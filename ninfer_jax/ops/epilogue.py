@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float, Float32
 
 from ninfer_jax.errors import UnsupportedError
@@ -87,7 +88,7 @@ def finish(
     out_dtype: Any,
 ) -> Float[Array, "*batch width"]:
     """`act(gate + b_gate) * (up + b_up) + r`, or `sums + b + r`, in float32 and rounded once to `out_dtype`."""
-    y = sums if bias is None else sums + bias.astype(jnp.float32)
+    y = sums if bias is None else sums + lax.expand_dims(bias.astype(jnp.float32), range(sums.ndim - 1))
     if activation is not None:
         gate, up = jnp.split(y, 2, axis=-1)
         y = activation(gate) * up

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ninfer_jax.arrays import QuantizedTensor
-from ninfer_jax.ops import matmul
+from ninfer_jax.ops import gated_linear, grouped_matmul, linear, matmul, take_rows
 from tests.ops.weights import FORMATS, activations, exact, random_weight, relative_l2
 
 N, K = 128, 192
@@ -87,3 +87,17 @@ def test_gradient_of_packed_words_is_an_error() -> None:
     w = random_weight("Q4G64_F16S", 32, 64)
     with pytest.raises(TypeError, match="uint8"):
         jax.grad(lambda w: jnp.sum(matmul(jnp.ones((1, 64)), w)))(w)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_promotions_that_users_forbid_are_not_made(format: str) -> None:
+    w = random_weight(format, 2 * N, 256)
+    bias = jnp.ones(2 * N, jnp.bfloat16)
+    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
+        for m in (1, 3, 40):
+            x = jnp.asarray(activations(m, 256))
+            loss = lambda x: jnp.sum(linear(x, w, bias, residual=jnp.ones((*x.shape[:-1], 2 * N))))
+            assert jax.grad(loss)(x).shape == x.shape
+            assert gated_linear(x, w).shape == (m, N)
+        assert take_rows(w, jnp.arange(5), jnp.bfloat16).shape == (5, 256)
+        assert grouped_matmul(x, stack(w, w), jnp.array([15, 25])).shape == (40, 2 * N)
