@@ -24,8 +24,8 @@ def partly_stored(specs: Iterable[TensorSpec], tensors: Mapping[str, SourceTenso
     """
     read: dict[str, list[_Range]] = {}
     for spec in specs:
-        for name, elements in _elements(spec.rows, 0, row_count(spec.rows.shape)):
-            read.setdefault(name, []).append(elements)
+        for name, elements in _elements(spec.rows, [(0, row_count(spec.rows.shape))]):
+            read.setdefault(name, []).extend(elements)
     notes = []
     for name, ranges in read.items():
         tensor = tensors.get(name)
@@ -41,18 +41,21 @@ def partly_stored(specs: Iterable[TensorSpec], tensors: Mapping[str, SourceTenso
     return notes
 
 
-def _elements(rows: RowSource, start: int, stop: int) -> Iterator[tuple[str, _Range]]:
-    """Names of the tensors behind rows [start, stop), each with a range of its elements in C order."""
+def _elements(rows: RowSource, ranges: list[_Range]) -> Iterator[tuple[str, list[_Range]]]:
+    """Names of the tensors behind ranges of rows, each with ranges of its elements in C order."""
     if isinstance(rows, RowSelection):
-        for part, first, last in rows.ranges(start, stop):
-            yield from _elements(part, first, last)
+        parts: dict[int, tuple[RowSource, list[_Range]]] = {}
+        for part, first, last in (found for start, stop in ranges for found in rows.ranges(start, stop)):
+            parts.setdefault(id(part), (part, []))[1].append((first, last))
+        for part, inside in parts.values():
+            yield from _elements(part, inside)
     elif isinstance(rows, Decoded):
-        yield from _elements(rows.rows, start, stop)
+        yield from _elements(rows.rows, ranges)
     elif (inner := transformed_rows(rows)) is not None:  # moved elements are not followed: all of them count as read
-        yield from _elements(inner, 0, row_count(inner.shape))
+        yield from _elements(inner, [(0, row_count(inner.shape))])
     elif (name := getattr(rows, "name", None)) is not None:
         width = math.prod(rows.shape[1:])
-        yield name, (start * width, stop * width)
+        yield name, [(start * width, stop * width) for start, stop in ranges]
 
 
 def _gaps(ranges: list[_Range], size: int) -> Iterator[_Range]:

@@ -13,7 +13,6 @@ from benchmarks.records import OURS
 from ninfer_jax.ops.gathers import GATHERS
 
 CASE = WeightCase("tiny head", "q6", 64, 192)
-IDS = jnp.array([0, 63, 5], jnp.int32)
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +48,12 @@ class _Runs:
 
 def test_rows_are_compared_bit_for_bit(table):
     take = gathers_of(table, 3, {})[OURS]
-    rows = take(table.packed, IDS)
-    assert fault_of(rows, table, IDS, rows) == ""
-    wrong = fault_of(rows.at[1].multiply(-1), table, IDS, rows)
+    ids = jnp.array([0, 63, 5], jnp.int32)
+    rows = take(table.packed, ids)
+    assert fault_of(rows, table, ids, rows) == ""
+    wrong = fault_of(rows.at[1].multiply(-1), table, ids, rows)
     assert wrong == "1 of 3 rows checked differ from the exact ones, first row 63"
-    assert fault_of(rows, table, IDS, rows.at[0, 0].add(1)) == (
+    assert fault_of(rows, table, ids, rows.at[0, 0].add(1)) == (
         "rows outside of those checked differ from the xla implementation's"
     )
 

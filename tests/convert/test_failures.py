@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import numpy as np
 import pytest
 
@@ -117,7 +118,8 @@ def test_a_block_or_budget_that_is_too_small_is_refused(sample: Sample, tmp_path
 
 
 @pytest.mark.parametrize("settings", [{"block_bytes": "4MiB"}, {"memory_budget": 1.5e9}, {"block_bytes": True}])
-def test_a_size_that_is_no_whole_number_is_refused(settings: dict[str, Any]):
+def test_a_size_that_is_no_whole_number_is_refused(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for a user, whom no annotation check guards
     with pytest.raises(ConversionError, match="an integer number of bytes or None is needed"):
         Settings(**settings)
 
